@@ -1,0 +1,74 @@
+"""Sizes as people write them, "20GiB" or "80%", to bytes and back.
+
+>>> parse_bytes("1.5GiB")
+1610612736
+>>> parse_bytes("20GB")
+20000000000
+>>> format_bytes(1610612736)
+'1.50 GiB'
+"""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+
+from autoaccum.errors import UsageError
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+_FACTORS = {
+    "b": 1,
+    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
+}  # fmt: skip
+_NAMES = ("B", "KB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)")
+_PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%")
+
+
+def parse_bytes(text: str) -> int:
+    """Give the number of bytes that `text` ("20GiB", "20GB", "512 MiB") stands for."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f'"{text}" is not a size: write a number and a unit, such as 20GiB, 512MiB or 20GB')
+    number, unit = match.groups()
+    factor = _FACTORS.get(unit.lower())
+    if factor is None:
+        close = get_close_matches(unit, _NAMES, n=1, cutoff=0.4)
+        hint = f"; did you mean {number}{close[0]}?" if close else ""
+        raise UsageError(f'"{text}" has the unknown unit "{unit}" (known: {", ".join(_NAMES)}){hint}')
+    size = int(float(number) * factor)
+    if size <= 0:
+        raise UsageError(f'"{text}" is no memory at all: give a size above zero')
+    return size
+
+
+def parse_budget(text: str, total_bytes: int) -> int:
+    """Give the bytes of a budget: a size, or a share ("80%") of `total_bytes`."""
+    match = _PERCENT.fullmatch(text.strip())
+    if match is None:
+        return parse_bytes(text)
+    share = float(match.group(1))
+    if not 0 < share <= 100:
+        raise UsageError(f'"{text}" is not a share of the device: give more than 0% and at most 100%')
+    return int(total_bytes * share / 100)
+
+
+def format_bytes(size: float) -> str:
+    """Give `size` as people read it: three digits and a binary unit."""
+    for unit, factor in (("TiB", 1 << 40), ("GiB", GIB), ("MiB", MIB), ("KiB", 1 << 10)):
+        if abs(size) >= factor:
+            value = size / factor
+            return f"{value:.2f} {unit}" if abs(value) < 10 else f"{value:.1f} {unit}"
+    return f"{size:.0f} B"
+
+
+def format_seconds(seconds: float) -> str:
+    """Give a duration as people read it."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{int(seconds // 60)} min {int(seconds % 60)} s"
