@@ -1,0 +1,76 @@
+"""autoaccum finds the micro-batch and accumulation steps that reach your effective batch exactly.
+
+One straight line, a room for each step:
+
+    workload.py   the user's file, and what a batch is (batch.py)
+    device/       what differs between machines: describe, limit, meter
+    trial.py      real updates at one size give one Sample; oom.py knows every out-of-memory
+    worker.py     the child process that runs trials; isolate.py is the parent's side of it
+    lab.py        one worker after another: a Sample for every Trial
+    search.py     which size to try next, and when to stop
+    fit.py        samples -> memory model and time model
+    solve.py      models, budget and target -> ranked plans
+    report/       JSON, CSV
+    pipeline.py   the line itself
+    cli.py        the command line; display.py shows progress
+
+records.py holds the values that cross rooms, errors.py the error tree with its exit codes.
+"""
+
+from __future__ import annotations
+
+import logging
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from autoaccum._version import __version__
+
+if TYPE_CHECKING:
+    from autoaccum.errors import AutoaccumError, DeviceError, Interrupted, NothingFits, UsageError, WorkloadError
+    from autoaccum.pipeline import probe
+    from autoaccum.records import Outcome, Plan, Report, Sample
+    from autoaccum.workload import Workload
+
+_HOMES = {
+    "AutoaccumError": "errors",
+    "DeviceError": "errors",
+    "Interrupted": "errors",
+    "NothingFits": "errors",
+    "Outcome": "records",
+    "Plan": "records",
+    "Report": "records",
+    "Sample": "records",
+    "UsageError": "errors",
+    "Workload": "workload",
+    "WorkloadError": "errors",
+    "probe": "pipeline",
+}
+
+__all__ = [
+    "AutoaccumError",
+    "DeviceError",
+    "Interrupted",
+    "NothingFits",
+    "Outcome",
+    "Plan",
+    "Report",
+    "Sample",
+    "UsageError",
+    "Workload",
+    "WorkloadError",
+    "__version__",
+    "probe",
+]
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())
+
+
+def __getattr__(name: str) -> Any:
+    # Names are imported when they are used: `import autoaccum` itself costs nothing.
+    if name in _HOMES:
+        return getattr(import_module(f"autoaccum.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'autoaccum' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -14,6 +14,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from autoaccum.records import Report
 
 
@@ -26,6 +28,7 @@ class AutoaccumError(Exception):
         super().__init__(message)
         self.details = details  # a traceback of the user's own code, shown on request
         self.report: Report | None = None
+        self.folder: Path | None = None  # where the report was written
 
 
 class UsageError(AutoaccumError):
@@ -50,3 +53,14 @@ class DeviceError(AutoaccumError):
     """There is no usable device of the kind that was asked for."""
 
     exit_code = 5
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user pressed Ctrl-C; `report` holds what was measured until then."""
+
+    exit_code = 130
+
+    def __init__(self, report: Report) -> None:
+        super().__init__("interrupted")
+        self.report = report
+        self.folder: Path | None = None

@@ -1,0 +1,58 @@
+"""What to tell a person when no plan was found: what is needed, what there is, what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autoaccum.errors import AutoaccumError, NothingFits, WorkloadError
+from autoaccum.oom import requested_bytes
+from autoaccum.records import Budget, DeviceInfo, ModelInfo, Outcome, Sample
+from autoaccum.units import format_bytes
+
+_HELP = "raise --memory-budget, or need less: activation checkpointing, bf16, an optimizer with less state than Adam"
+
+
+def no_plan(samples: Sequence[Sample], device: DeviceInfo, budget: Budget, model: ModelInfo | None) -> AutoaccumError:
+    """Give the error for a search that found nothing, by how its smallest size ended."""
+    limit = format_bytes(budget.limit_bytes)
+    if any(sample.ok for sample in samples):
+        return NothingFits(
+            f"nothing fits the budget of {limit} for certain: what ran once did not run again in a fresh process; "
+            f"raise --memory-budget, or see that nothing else takes the memory meanwhile"
+        )
+    smallest = min(samples, key=lambda sample: sample.micro_batch)
+    size = f"micro-batch {smallest.micro_batch}"
+    if smallest.outcome is Outcome.TIMED_OUT:
+        return WorkloadError(
+            f"{size} gave {smallest.message}: raise --timeout, or look for what the workload waits for",
+            details=smallest.details,
+        )
+    if smallest.outcome is Outcome.KILLED:
+        return WorkloadError(
+            f"{size} did not survive: {smallest.message}; see whether it runs by itself, or lower --memory-budget",
+            details=smallest.details,
+        )
+    needed = format_bytes(at_least(smallest, device, model))
+    return NothingFits(f"nothing fits: {size} needs more than {needed} and the budget is {limit}; {_HELP}")
+
+
+def unconfirmed(sample: Sample, device: DeviceInfo) -> str:
+    """Give the warning for a size that ran in the search and not in a fresh process."""
+    start = f"micro-batch {sample.micro_batch} ran in the search but not in a fresh process"
+    if device.kind == "cpu":
+        return (
+            f"{start}, where malloc keeps freed memory: to use it, train with "
+            f"MALLOC_MMAP_THRESHOLD_=65536 MALLOC_TRIM_THRESHOLD_=65536 in the environment"
+        )
+    return f"{start}: does another process take memory on this device?"
+
+
+def at_least(sample: Sample, device: DeviceInfo, model: ModelInfo | None) -> int:
+    """Give a lower bound of what a size needs that ran out of memory.
+
+    It held its peak when it asked for more; and it cannot do without weights and gradients.
+    """
+    held = sample.device_used_bytes or device.overhead_bytes
+    asked = requested_bytes(sample.message) or 0
+    weights = 0 if model is None else 2 * model.parameter_bytes
+    return max(held + asked, device.overhead_bytes + weights)

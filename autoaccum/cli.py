@@ -1,0 +1,140 @@
+"""The command line: options in, exit codes out; no logic of its own.
+
+Heavy imports wait until a command runs: `autoaccum --help` loads click and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from autoaccum._version import __version__
+from autoaccum.errors import AutoaccumError, Interrupted
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="autoaccum")
+def cli() -> None:
+    """Find the micro-batch and accumulation steps that reach your effective batch exactly.
+
+    \b
+    autoaccum probe model.py --target-batch 512
+    autoaccum env
+    """
+
+
+@cli.command()
+@click.argument("workload", metavar="FILE[:NAME]")
+@click.option("--target-batch", type=int, required=True, metavar="N", help="The effective batch to reach, exactly.")
+@click.option("--memory-budget", metavar="SIZE", help="20GiB, 20GB or 80%.  [default: what is free, less a reserve]")
+@click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu, cuda or cuda:N.")
+@click.option("--world-size", type=int, default=1, show_default=True, metavar="N", help="Ranks sharing the batch.")
+@click.option("--split", default="auto", show_default=True, metavar="KIND", help="auto, even or uneven micro-batches.")
+@click.option("--find-max", is_flag=True, help="Find the exact largest micro-batch, beyond what the plan needs.")
+@click.option("--out", default="results", show_default=True, metavar="DIR", help="Where the run folder goes.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report on stdout, and nothing else there.")
+@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of the workload's RNGs.")
+@click.option("--timeout", type=float, default=600.0, show_default=True, metavar="SECONDS", help="For one trial.")
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
+@click.option("-v", "--verbose", is_flag=True, help="Show what the workload prints, and its tracebacks.")
+def probe(as_json: bool, out: str, quiet: bool, verbose: bool, **options: Any) -> None:
+    """Probe the workload in FILE and print the plan.
+
+    FILE defines build_model() and make_batch(size), and may define loss(model, batch) and
+    build_optimizer(model). FILE:NAME takes an autoaccum.Workload, or a function returning one.
+
+    \b
+    Examples:
+      autoaccum probe model.py --target-batch 512
+      autoaccum probe model.py --target-batch 512 --memory-budget 20GiB --device cuda:1
+      autoaccum probe train.py:workload --target-batch 256 --json > report.json
+
+    Exit codes: 0 plan found, 1 internal error, 2 usage, 3 nothing fits, 4 the workload raised,
+    5 no usable device, 130 interrupted.
+    """
+    from autoaccum import pipeline
+    from autoaccum.display import Display, plan_line
+    from autoaccum.records import Report, Request
+    from autoaccum.report.files import NAMES
+
+    display = Display(sys.stderr)
+
+    def show(report: Report, folder: Path | None) -> None:
+        display.close()
+        if as_json:
+            click.echo(json.dumps(report.to_dict(), indent=2))
+        elif report.plan is not None and report.budget is not None:
+            click.echo(plan_line(report.plan, report.budget))
+        if quiet:
+            return
+        for warning in report.warnings:
+            display.say("warning", warning, style="yellow")
+        if folder is not None:
+            display.say("wrote", f"{folder}/  {'  '.join(NAMES)}")
+
+    try:
+        report, folder = pipeline.run(
+            Request(**options),
+            out=Path(out),
+            watcher=None if quiet else display,
+            echo=display.echo if verbose else None,
+        )
+        show(report, folder)
+    except (AutoaccumError, Interrupted) as error:
+        if error.report is not None:
+            show(error.report, error.folder)
+        raise
+    finally:
+        display.close()
+
+
+@cli.command()
+@click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu, cuda or cuda:N.")
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+def env(device: str, as_json: bool) -> None:
+    """Say what is found here: device, memory, driver, versions.
+
+    \b
+    Examples:
+      autoaccum env
+      autoaccum env --device cuda:1 --json
+    """
+    from autoaccum.environment import describe, lines
+
+    found = describe(device)
+    click.echo(json.dumps(found, indent=2) if as_json else "\n".join(lines(found)))
+
+
+def main() -> NoReturn:
+    """Run the command line; every way out is an exit code and at most one line."""
+    signal.signal(signal.SIGTERM, _interrupt)  # a scheduler's way to say Ctrl-C
+    verbose = any(argument in ("-v", "--verbose") for argument in sys.argv)
+    try:
+        cli.main(standalone_mode=False)
+    except (AutoaccumError, Interrupted) as error:
+        _fail(str(error), error.exit_code, getattr(error, "details", "") if verbose else "")
+    except click.ClickException as error:
+        _fail(error.format_message(), error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        _fail("interrupted", 130)
+    except Exception as error:
+        details = traceback.format_exc() if verbose else ""
+        _fail(f"internal error: {type(error).__name__}: {error} (-v shows the traceback; please report it)", 1, details)
+    sys.exit(0)
+
+
+def _fail(message: str, code: int, details: str = "") -> NoReturn:
+    if details:
+        click.echo(details.rstrip(), err=True)
+    click.echo(f"error: {message}", err=True)
+    sys.exit(code)
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt

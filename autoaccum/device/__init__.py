@@ -1,0 +1,45 @@
+"""What differs between machines, behind one small protocol; used in the worker process only.
+
+base.py    the protocol, and the budget that all devices share
+cuda.py    NVIDIA GPUs through torch's allocator and NVML
+nvml.py    every NVML reading, each of them optional
+cpu.py     the main memory, limited by the kernel
+cgroup.py  what a container allows
+"""
+
+from __future__ import annotations
+
+import re
+
+from autoaccum.device.base import Device, Reading
+from autoaccum.errors import DeviceError, UsageError
+
+__all__ = ["Device", "Reading", "check_name", "open_device"]
+
+_NAME = re.compile(r"auto|cpu|cuda(:[0-9]+)?")
+
+
+def check_name(name: str) -> None:
+    """Raise unless `name` could be a device, without looking for it."""
+    if _NAME.fullmatch(name) is None:
+        raise UsageError(f'unknown device "{name}": use auto, cpu, cuda or cuda:N')
+
+
+def open_device(name: str) -> Device:
+    """Give the device called "auto", "cpu", "cuda" or "cuda:N" (numbered as CUDA_VISIBLE_DEVICES leaves them)."""
+    check_name(name)
+    import torch
+
+    from autoaccum.device.cpu import CpuDevice
+    from autoaccum.device.cuda import CudaDevice
+
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return CpuDevice()
+    if not torch.cuda.is_available():
+        why = "this torch is built without CUDA" if torch.version.cuda is None else "torch finds no NVIDIA GPU"
+        raise DeviceError(f"{name} is not usable: {why}; use --device cpu, or see `autoaccum env`")
+    index = int(name.partition(":")[2] or 0)
+    count = torch.cuda.device_count()
+    if index >= count:
+        raise DeviceError(f"{name} does not exist: torch sees {count} (cuda:0 to cuda:{count - 1})")
+    return CudaDevice(index)

@@ -1,0 +1,70 @@
+"""The protocol of a device, and the budget that all devices share."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from autoaccum.records import Budget, DeviceInfo
+from autoaccum.units import format_bytes, parse_budget
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """Peaks since `Device.reset`."""
+
+    allocated_bytes: int
+    reserved_bytes: int
+    used_bytes: int  # reserved, and what the process holds besides
+    retries: int
+
+
+class Device(Protocol):
+    """A place where training runs: what it is, what it allows, how its memory is read and limited."""
+
+    torch_device: torch.device
+    warnings: list[str]
+    default_share: float  # of the free memory, when no budget is given
+
+    def describe(self) -> DeviceInfo:
+        """Say what the device is and what is free on it for this process."""
+
+    def limited(self, limit_bytes: int) -> AbstractContextManager[None]:
+        """See that this process cannot hold more than `limit_bytes` on the device, all in all, for a while."""
+
+    def meter_exactly(self) -> None:
+        """Trade some speed for an exact peak, where a device needs that."""
+
+    def reset(self) -> None:
+        """Forget the peaks so far."""
+
+    def read(self) -> Reading:
+        """Give the peaks since the last reset."""
+
+    def synchronize(self) -> None:
+        """Wait until all work is done, so that a clock can be read."""
+
+    def release(self) -> None:
+        """Give back what is cached and unused."""
+
+
+def budget_for(device: Device, info: DeviceInfo, asked: str | None) -> Budget:
+    """Give the budget on `device`: what was asked for, or the free memory less a reserve.
+
+    More than is free cannot be promised, so it is capped, and a warning says so.
+    """
+    if asked is None:
+        reserve = info.free_bytes - int(info.free_bytes * device.default_share)
+        return Budget(limit_bytes=info.free_bytes - reserve, reserve_bytes=reserve, source="free")
+    wanted = parse_budget(asked, info.total_bytes)
+    if wanted <= info.free_bytes:
+        return Budget(limit_bytes=wanted, reserve_bytes=0, source="user")
+    device.warnings.append(
+        f"the budget of {format_bytes(wanted)} is more than is free ({format_bytes(info.free_bytes)}): "
+        f"the plan is for what is free now"
+    )
+    return Budget(limit_bytes=info.free_bytes, reserve_bytes=0, source="capped")

@@ -1,0 +1,111 @@
+"""NVIDIA GPUs: torch's allocator for the peaks, NVML for what the process holds besides.
+
+device_used = overhead + reserved. The overhead (context, libraries) is invisible to torch: it is
+what NVML says the process holds less what torch reserved.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import torch
+
+from autoaccum.device.base import Reading
+from autoaccum.device.nvml import Nvml
+from autoaccum.records import DeviceInfo
+
+
+class CudaDevice:
+    """One GPU, or one MIG slice, as torch numbers them."""
+
+    default_share = 0.95
+
+    def __init__(self, index: int) -> None:
+        self.torch_device = torch.device("cuda", index)
+        self.warnings: list[str] = []
+        self._nvml = Nvml()
+        before = self._nvml.used_by_uuid()
+        torch.cuda.set_device(index)
+        torch.empty(1, device=self.torch_device)  # the context exists from here on
+        self._properties = torch.cuda.get_device_properties(index)
+        self._uuid = str(self._properties.uuid)
+        self._handle = self._nvml.find(self._uuid)
+        self._at_first = self._overhead_at_first(before)
+
+    def describe(self) -> DeviceInfo:
+        """Say what the GPU is and what this process may have of it: its own part, and what is free."""
+        free, total = torch.cuda.mem_get_info(self.torch_device)
+        return DeviceInfo(
+            kind="cuda",
+            name=self._properties.name,
+            uuid=self._uuid,
+            total_bytes=total,
+            free_bytes=free + self._overhead() + torch.cuda.memory_reserved(self.torch_device),
+            overhead_bytes=self._overhead(),
+        )
+
+    @contextmanager
+    def limited(self, limit_bytes: int) -> Iterator[None]:
+        """Have torch's allocator refuse what would go beyond `limit_bytes`, overhead included."""
+        room = limit_bytes - self._overhead()
+        if room <= 0:
+            raise MemoryError("the CUDA context alone, before there is a model, is larger than the budget")
+        fraction = min(1.0, room / self._properties.total_memory)
+        torch.cuda.set_per_process_memory_fraction(fraction, self.torch_device)
+        try:
+            yield
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0, self.torch_device)
+
+    def meter_exactly(self) -> None:
+        """Do nothing: torch's allocator counts exactly as it is."""
+
+    def reset(self) -> None:
+        """Forget the peaks, and the retries, so far."""
+        torch.cuda.reset_peak_memory_stats(self.torch_device)
+        self._retries_before = self._retries()
+
+    def read(self) -> Reading:
+        """Give the allocator's peaks since the last reset."""
+        reserved = torch.cuda.max_memory_reserved(self.torch_device)
+        return Reading(
+            allocated_bytes=torch.cuda.max_memory_allocated(self.torch_device),
+            reserved_bytes=reserved,
+            used_bytes=reserved + self._overhead(),
+            retries=self._retries() - self._retries_before,
+        )
+
+    def synchronize(self) -> None:
+        """Wait for the GPU."""
+        torch.cuda.synchronize(self.torch_device)
+
+    def release(self) -> None:
+        """Give cached blocks back to the driver."""
+        with suppress(RuntimeError):  # a broken context: the next trial says so
+            torch.cuda.empty_cache()
+
+    def _retries(self) -> int:
+        return int(torch.cuda.memory_stats(self.torch_device).get("num_alloc_retries", 0))
+
+    def _overhead(self) -> int:
+        """Give what the process holds besides torch's memory, now if the driver tells, else as at first."""
+        if self._handle is not None:
+            held = self._nvml.held_by(self._handle, os.getpid())
+            if held is not None:
+                return max(0, held - torch.cuda.memory_reserved(self.torch_device))
+        return self._at_first
+
+    def _overhead_at_first(self, before: dict[str, int]) -> int:
+        """Give what the device's use grew by as the context was made; warn where it cannot be told."""
+        reserved = torch.cuda.memory_reserved(self.torch_device)
+        memory = None if self._handle is None else self._nvml.memory(self._handle)
+        used_before = before.get(f"GPU-{self._uuid}", before.get(f"MIG-{self._uuid}"))
+        if memory is None or used_before is None:
+            why = self._nvml.problem or "it does not answer for this device"
+            self.warnings.append(
+                f"NVML is not usable ({why}): free memory is CUDA's own figure, and the context's memory is not counted"
+            )
+            return 0
+        return max(0, memory.used_bytes - used_before - reserved)

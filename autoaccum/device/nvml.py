@@ -1,0 +1,88 @@
+"""NVML through pynvml: devices by UUID, never by index, and every reading optional.
+
+An index means one thing to NVML and another to torch, because CUDA_VISIBLE_DEVICES renumbers; a
+reading may be denied (MIG, containers), so each gives None instead of raising.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pynvml
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Memory:
+    """What the driver says of a device's memory."""
+
+    total_bytes: int
+    free_bytes: int
+    used_bytes: int
+
+
+class Nvml:
+    """A session with the driver's management library; `problem` says why there is none."""
+
+    def __init__(self) -> None:
+        self.problem: str | None = None
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            self.problem = str(error)
+
+    def driver_version(self) -> str | None:
+        """Give the driver's version."""
+        return self._ask(pynvml.nvmlSystemGetDriverVersion)
+
+    def used_by_uuid(self) -> dict[str, int]:
+        """Give the memory in use on every device and MIG slice."""
+        used: dict[str, int] = {}
+        for handle in self._handles():
+            uuid = self._ask(pynvml.nvmlDeviceGetUUID, handle)
+            memory = self.memory(handle)
+            if uuid is not None and memory is not None:
+                used[uuid] = memory.used_bytes
+        return used
+
+    def find(self, uuid: str) -> Any | None:
+        """Give the handle of the GPU or MIG slice with torch's bare `uuid`."""
+        for prefix in ("GPU-", "MIG-"):
+            handle = self._ask(pynvml.nvmlDeviceGetHandleByUUID, prefix + uuid)
+            if handle is not None:
+                return handle
+        return None
+
+    def memory(self, handle: Any) -> Memory | None:
+        """Give the device's memory."""
+        info = self._ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
+        if info is None:
+            return None
+        return Memory(total_bytes=int(info.total), free_bytes=int(info.free), used_bytes=int(info.used))
+
+    def held_by(self, handle: Any, pid: int) -> int | None:
+        """Give what the process holds on the device; None where the driver does not tell."""
+        for process in self._ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle) or []:
+            if process.pid == pid and process.usedGpuMemory is not None:
+                return int(process.usedGpuMemory)
+        return None
+
+    def _handles(self) -> Iterator[Any]:
+        for index in range(self._ask(pynvml.nvmlDeviceGetCount) or 0):
+            handle = self._ask(pynvml.nvmlDeviceGetHandleByIndex, index)
+            if handle is None:
+                continue
+            yield handle
+            for slice_index in range(self._ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+                part = self._ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, slice_index)
+                if part is not None:
+                    yield part
+
+    def _ask(self, reading: Callable[..., Any], *arguments: Any) -> Any | None:
+        if self.problem is not None:
+            return None
+        try:
+            return reading(*arguments)
+        except pynvml.NVMLError:
+            return None

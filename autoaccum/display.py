@@ -1,0 +1,111 @@
+"""What a person sees during a probe: on stderr, a row for each trial and the state of the present one."""
+
+from __future__ import annotations
+
+from typing import IO
+
+from rich.console import Console
+from rich.markup import escape
+from rich.status import Status
+
+from autoaccum.records import Budget, DeviceInfo, Outcome, Plan, Sample, Trial
+from autoaccum.units import format_bytes
+
+_BAR = 12
+_WORDS = {
+    Outcome.OK: "[green]ok[/]",
+    Outcome.OOM: "[yellow]out of memory[/]",
+    Outcome.KILLED: "[red]killed[/]",
+    Outcome.TIMED_OUT: "[red]timed out[/]",
+    Outcome.FAILED: "[red]failed[/]",
+}
+
+
+def plan_line(plan: Plan, budget: Budget) -> str:
+    """Give the answer in one line.
+
+    plan  micro-batch 64 x 8 accumulation steps = 512    peak 19.6 of 20.3 GiB    101 samples/s
+    """
+    sizes = str(plan.micro_batch)
+    if not plan.even:
+        larger = sum(size == plan.micro_batch for size in plan.micro_batches)
+        smaller = plan.micro_batches[-1]
+        sizes = f"{larger} x {plan.micro_batch} + {plan.accumulation_steps - larger} x {smaller}"
+    steps = f"{plan.accumulation_steps} accumulation step{'s' if plan.accumulation_steps > 1 else ''}"
+    ranks = f" x {plan.world_size} ranks" if plan.world_size > 1 else ""
+    product = f"micro-batch {sizes} x {steps}" if plan.even else f"micro-batches {sizes} in {steps}"
+    parts = [f"plan  {product}{ranks} = {plan.effective_batch}"]
+    if plan.peak_bytes is not None:
+        parts.append(f"peak {format_bytes(plan.peak_bytes)} of {format_bytes(budget.limit_bytes)}")
+    if plan.samples_per_second is not None:
+        parts.append(f"{_speed(plan.samples_per_second)} samples/s")
+    return "    ".join(parts)
+
+
+class Display:
+    """Rows for finished trials; on a terminal also a line for the one that runs."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._console = Console(file=stream, highlight=False)
+        self._status: Status | None = None
+        self._limit = 0
+
+    def opened(self, device: DeviceInfo, budget: Budget) -> None:
+        """Say what is probed, and head the rows."""
+        self._limit = budget.limit_bytes
+        free = f"{format_bytes(device.free_bytes)} free of {format_bytes(device.total_bytes)}"
+        self._console.print(f"[bold]{device.kind}[/]  {escape(device.name)}  {free}", soft_wrap=True)
+        self._console.print(f"[bold]budget[/]  {format_bytes(budget.limit_bytes)}  ({_source(budget)})", soft_wrap=True)
+        self._console.print(f"[dim]{'micro-batch':>11}  {'peak':>10}  {'of budget':<{_BAR + 5}}  {'samples/s':>9}[/]")
+
+    def trial_started(self, trial: Trial, at_most: int | None) -> None:
+        """Show what runs now."""
+        left = "" if at_most is None else f", at most {at_most - 1} more after it"
+        word = "confirming" if trial.phase == "confirm" else "trying"
+        text = f"{word} micro-batch {trial.micro_batch}{left}"
+        if not self._console.is_terminal:
+            return
+        if self._status is None:
+            self._status = self._console.status(text)
+            self._status.start()
+        else:
+            self._status.update(text)
+
+    def trial_finished(self, sample: Sample) -> None:
+        """Print the trial's row."""
+        peak, bar, speed = "", " " * (_BAR + 5), ""
+        if sample.ok and sample.device_used_bytes is not None:
+            share = sample.device_used_bytes / self._limit
+            filled = min(_BAR, round(share * _BAR))
+            peak = format_bytes(sample.device_used_bytes)
+            bar = f"[cyan]{'━' * filled}[/][dim]{'·' * (_BAR - filled)}[/]{share:>5.0%}"
+        if sample.ok and sample.samples_per_second is not None:
+            speed = _speed(sample.samples_per_second)
+        word = _WORDS[sample.outcome]
+        if sample.phase == "confirm":
+            word = "[green]confirmed[/]" if sample.ok else "[yellow]not confirmed[/]"
+        self._console.print(f"{sample.micro_batch:>11}  {peak:>10}  {bar}  {speed:>9}  {word}")
+
+    def close(self) -> None:
+        """Take the state line away."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+    def say(self, word: str, text: str, style: str = "bold") -> None:
+        """Print a line of prose: a styled word, then the text as it is."""
+        self._console.print(f"[{style}]{word}[/]  {escape(text)}", soft_wrap=True)
+
+    def echo(self, printed: bytes) -> None:
+        """Pass on what the user's code printed."""
+        self._console.print(escape(printed.decode(errors="replace")), end="", soft_wrap=True, style="dim")
+
+
+def _speed(samples_per_second: float) -> str:
+    return f"{samples_per_second:.0f}" if samples_per_second >= 100 else f"{samples_per_second:.3g}"
+
+
+def _source(budget: Budget) -> str:
+    if budget.source == "free":
+        return f"what is free, less {format_bytes(budget.reserve_bytes)}"
+    return "as asked" if budget.source == "user" else "all that is free: less than was asked for"

@@ -1,0 +1,256 @@
+"""The parent's side of the worker: start it, order trials, time out, name what it died of.
+
+Nothing here touches a device. A worker leads a process group of its own, so that whatever the
+user's code starts ends with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from autoaccum import errors
+from autoaccum.oom import cause_of_death
+from autoaccum.records import Budget, DeviceInfo, ModelInfo, Outcome, Sample, Trial
+
+_START_SECONDS = 120.0  # importing torch from a cold network disk takes its time
+_STOP_SECONDS = 5.0
+_TAIL_BYTES = 1 << 16
+
+Echo = Callable[[bytes], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerSpec:
+    """What a worker is told first."""
+
+    device: str
+    workload: str | None = None  # None: only describe the device
+    memory_budget: str | None = None
+    limit_bytes: int | None = None  # decided by an earlier worker; stands above memory_budget
+    seed: int = 0
+    exact_meter: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ready:
+    """What a worker says first."""
+
+    device: DeviceInfo
+    budget: Budget | None
+    environment: dict[str, Any]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What a worker says to a trial; made up here when it died of it."""
+
+    sample: Sample
+    model: ModelInfo | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class Worker:
+    """A child process that runs trials, from `with` to the end of its block at most."""
+
+    def __init__(self, spec: WorkerSpec, *, timeout_seconds: float, echo: Echo | None = None) -> None:
+        self.alive = True
+        self._timeout_seconds = timeout_seconds
+        read_fd, write_fd = os.pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-X", "faulthandler", "-m", "autoaccum.worker", str(write_fd)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=(write_fd,),
+            start_new_session=True,
+            env=_child_environment(),
+        )
+        os.close(write_fd)
+        self._answers = _Lines(read_fd)
+        self._printed = _Tail(self._process, echo)
+        try:
+            self.ready = self._begin(spec)
+        except BaseException:
+            self.kill()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill() if error is not None else self.close()
+
+    def run(self, number: int, trial: Trial, *, smaller_ran: bool) -> Answer:
+        """Run one trial; a worker that dies or hangs over it gives a sample all the same."""
+        self._order({"number": number, "trial": asdict(trial)})
+        try:
+            content = self._answers.next(self._timeout_seconds)
+        except TimeoutError:
+            self.kill()
+            message = f"no answer within {self._timeout_seconds:g} s"
+            return Answer(sample=_lost(number, trial, Outcome.TIMED_OUT, message, self._printed.text()))
+        if content is None:
+            returncode = self._reap()
+            printed = self._printed.text()
+            outcome, message = cause_of_death(returncode, printed, smaller_ran=smaller_ran)
+            return Answer(sample=_lost(number, trial, outcome, message, printed))
+        if content["last"]:
+            self.close()
+        return Answer(
+            sample=Sample.from_dict(content["sample"]),
+            model=None if content["model"] is None else ModelInfo.from_dict(content["model"]),
+            warnings=tuple(content["warnings"]),
+        )
+
+    def close(self) -> None:
+        """Let the worker end by itself, and see that it does."""
+        with suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_STOP_SECONDS)
+        self.kill()
+
+    def kill(self) -> None:
+        """End the worker and everything it started."""
+        self.alive = False
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        if self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.close()
+        self._printed.finish()
+        self._answers.close()
+
+    def _begin(self, spec: WorkerSpec) -> Ready:
+        self._order(asdict(spec))
+        try:
+            content = self._answers.next(max(_START_SECONDS, self._timeout_seconds))
+        except TimeoutError:
+            raise errors.DeviceError("the worker process does not start: importing torch takes minutes") from None
+        if content is None:
+            returncode = self._reap()
+            last = self._printed.text().strip().splitlines()[-1:] or ["it printed nothing"]
+            raise errors.DeviceError(
+                f"the worker process does not start (exit code {returncode}): {last[0]}",
+                details=self._printed.text(),
+            )
+        if "error" in content:
+            raise getattr(errors, content["error"])(content["message"])
+        return Ready(
+            device=DeviceInfo.from_dict(content["device"]),
+            budget=None if content["budget"] is None else Budget.from_dict(content["budget"]),
+            environment=content["environment"],
+            warnings=tuple(content["warnings"]),
+        )
+
+    def _order(self, content: dict[str, Any]) -> None:
+        if self._process.stdin is None:
+            return
+        with suppress(BrokenPipeError):  # it is dead: reading its answer tells of what
+            self._process.stdin.write(json.dumps(content).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def _reap(self) -> int:
+        """Give the exit code of a worker that closed its end; it may only have closed it."""
+        try:
+            returncode = self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            returncode = 1
+        self.kill()
+        return returncode
+
+
+class _Lines:
+    """JSON lines from a pipe, with a time limit."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._rest = b""
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLIN)
+
+    def next(self, seconds: float) -> dict[str, Any] | None:
+        """Give the next line; None at the end of file."""
+        deadline = time.monotonic() + seconds
+        while b"\n" not in self._rest:
+            left = deadline - time.monotonic()
+            if left <= 0 or not self._poll.poll(left * 1000):
+                raise TimeoutError
+            chunk = os.read(self._fd, 1 << 16)
+            if not chunk:
+                return None
+            self._rest += chunk
+        line, self._rest = self._rest.split(b"\n", 1)
+        content: dict[str, Any] = json.loads(line)
+        return content
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class _Tail(threading.Thread):
+    """Drains what the worker prints, so that it never blocks, and keeps the end of it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], echo: Echo | None) -> None:
+        super().__init__(daemon=True)
+        self._stream = process.stdout
+        self._echo = echo
+        self._kept = b""
+        self.start()
+
+    def run(self) -> None:
+        if self._stream is None:
+            return
+        while chunk := os.read(self._stream.fileno(), 1 << 16):
+            self._kept = (self._kept + chunk)[-_TAIL_BYTES:]
+            if self._echo is not None:
+                self._echo(chunk)
+
+    def text(self) -> str:
+        return self._kept.decode(errors="replace")
+
+    def finish(self) -> None:
+        self.join(_STOP_SECONDS)
+        if self._stream is not None and not self.is_alive():
+            self._stream.close()
+
+
+def _lost(number: int, trial: Trial, outcome: Outcome, message: str, printed: str) -> Sample:
+    return Sample(
+        trial=number,
+        phase=trial.phase,
+        micro_batch=trial.micro_batch,
+        accumulation_steps=trial.accumulation_steps,
+        outcome=outcome,
+        message=message,
+        details=printed,
+    )
+
+
+def _child_environment() -> dict[str, str]:
+    """Give our environment, with this package importable also where it is not installed."""
+    root = str(Path(__file__).resolve().parent.parent)
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    if Path(root).name not in ("site-packages", "dist-packages"):
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), root]))
+    return environment

@@ -1,0 +1,89 @@
+"""One worker after another: a Sample for every Trial, whatever the worker makes of it.
+
+Importing torch takes seconds, so a worker is kept until it dies, or until a fresh one is asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import TracebackType
+from typing import Protocol, Self
+
+from autoaccum.isolate import Echo, Ready, Worker, WorkerSpec
+from autoaccum.records import Budget, DeviceInfo, ModelInfo, Outcome, Sample, Trial
+
+
+class Watcher(Protocol):
+    """Somebody who wants to see the run: the terminal, a test."""
+
+    def opened(self, device: DeviceInfo, budget: Budget) -> None:
+        """The device is known, trials begin."""
+
+    def trial_started(self, trial: Trial, at_most: int | None) -> None:
+        """A trial begins; `at_most` so many follow, this one included, if that is known."""
+
+    def trial_finished(self, sample: Sample) -> None:
+        """A trial ended."""
+
+
+class Lab:
+    """Runs trials and keeps what they showed: samples, warnings, and facts of the model."""
+
+    def __init__(self, spec: WorkerSpec, *, timeout_seconds: float, watcher: Watcher, echo: Echo | None = None) -> None:
+        self.samples: list[Sample] = []
+        self.warnings: list[str] = []
+        self.model: ModelInfo | None = None
+        self._spec = spec
+        self._timeout_seconds = timeout_seconds
+        self._watcher = watcher
+        self._echo = echo
+        self._worker: Worker | None = None
+        self.ready: Ready | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._worker is not None:
+            self._worker.kill() if error is not None else self._worker.close()
+
+    def open(self) -> tuple[DeviceInfo, Budget]:
+        """Start the first worker, which decides on the budget for all."""
+        self.ready = self._live_worker().ready
+        assert self.ready.budget is not None  # noqa: S101  (for the type checker)
+        self._spec = replace(self._spec, limit_bytes=self.ready.budget.limit_bytes)
+        self._watcher.opened(self.ready.device, self.ready.budget)
+        return self.ready.device, self.ready.budget
+
+    def run(self, trial: Trial, at_most: int | None = None) -> Sample:
+        """Run one trial in the present worker, or in a new one if that has died."""
+        self._watcher.trial_started(trial, at_most)
+        smaller_ran = any(s.ok and s.micro_batch < trial.micro_batch for s in self.samples)
+        answer = self._live_worker().run(len(self.samples) + 1, trial, smaller_ran=smaller_ran)
+        sample = answer.sample
+        self.samples.append(sample)
+        self.model = answer.model or self.model
+        self.warn(*answer.warnings)
+        if sample.outcome in (Outcome.KILLED, Outcome.TIMED_OUT):
+            self.warn(f"micro-batch {sample.micro_batch} counts as too large: {sample.message}")
+        self._watcher.trial_finished(sample)
+        return sample
+
+    def renew(self) -> None:
+        """Have the next trial run in a fresh process, set up as the user's training will be."""
+        self._spec = replace(self._spec, exact_meter=False)
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+
+    def _live_worker(self) -> Worker:
+        if self._worker is None or not self._worker.alive:
+            self._worker = Worker(self._spec, timeout_seconds=self._timeout_seconds, echo=self._echo)
+            self.warn(*self._worker.ready.warnings)
+        return self._worker
+
+    def warn(self, *warnings: str) -> None:
+        """Keep what the report must say, once."""
+        self.warnings.extend(warning for warning in warnings if warning not in self.warnings)

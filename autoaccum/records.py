@@ -1,0 +1,216 @@
+"""The values that cross rooms: frozen, plain, and the same in Python, JSON and CSV.
+
+Bytes are `int` named `*_bytes`, times are `float` named `*_seconds`; None means "not measured".
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
+from typing import Any, Self
+
+SCHEMA_VERSION = 1
+
+
+class Outcome(StrEnum):
+    """How a trial ended."""
+
+    OK = "ok"
+    OOM = "oom"
+    KILLED = "killed"
+    TIMED_OUT = "timed_out"
+    FAILED = "failed"
+
+
+class Status(StrEnum):
+    """How a run ended."""
+
+    PLANNED = "planned"
+    NOTHING_FITS = "nothing_fits"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+
+
+class _Record:
+    """Reading back from JSON, for every record below."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Rebuild the record from `dataclasses.asdict`; keys of a newer version are ignored."""
+        hints = typing.get_type_hints(cls)
+        known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
+        return cls(**{key: _revive(hints[key], value) for key, value in data.items() if key in known})
+
+
+def _revive(hint: Any, value: Any) -> Any:
+    if isinstance(hint, types.UnionType):
+        return None if value is None else _revive(typing.get_args(hint)[0], value)
+    if typing.get_origin(hint) is tuple:
+        return tuple(_revive(typing.get_args(hint)[0], item) for item in value)
+    if isinstance(hint, type) and issubclass(hint, _Record):
+        return hint.from_dict(value)
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return hint(value)
+    return value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request(_Record):
+    """What a person asks for; the fields have the names of the command line's options."""
+
+    workload: str
+    target_batch: int
+    memory_budget: str | None = None
+    device: str = "auto"
+    world_size: int = 1
+    split: str = "auto"
+    find_max: bool = False
+    seed: int = 0
+    timeout: float = 600.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial(_Record):
+    """One order to the worker: run real updates at this size."""
+
+    micro_batch: int
+    accumulation_steps: int = 2  # gradients stay resident only from the second micro-step on
+    updates: int = 2  # the first is warm-up: the optimizer's state appears at its end
+    phase: str = "grow"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample(_Record):
+    """What one trial showed. The first twelve fields are the columns of samples.csv."""
+
+    trial: int
+    phase: str
+    micro_batch: int
+    accumulation_steps: int
+    outcome: Outcome
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    device_used_bytes: int | None = None  # reserved, and what the process holds besides
+    step_seconds: float | None = None  # one whole update: all micro-steps and the optimizer's step
+    samples_per_second: float | None = None
+    alloc_retries: int | None = None
+    message: str = ""
+    optimizer_seconds: float | None = None  # the optimizer's part of step_seconds
+    details: str = ""  # the traceback of the user's own code
+
+    @property
+    def ok(self) -> bool:
+        """Whether the size ran."""
+        return self.outcome is Outcome.OK
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceInfo(_Record):
+    """The device that the trials ran on, as it was before them."""
+
+    kind: str
+    name: str
+    uuid: str | None
+    total_bytes: int
+    free_bytes: int
+    overhead_bytes: int = 0  # held by the process before there is a model: context, libraries
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Budget(_Record):
+    """What the training process may hold on the device, all in all."""
+
+    limit_bytes: int
+    reserve_bytes: int
+    source: str  # "free": what was free, less a reserve; "user": as asked; "capped": asked for more
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelInfo(_Record):
+    """The user's model, as far as memory is concerned."""
+
+    name: str
+    parameters: int
+    parameter_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryModel(_Record):
+    """device(m) = overhead + max(floor, fixed + per_sample * m)."""
+
+    fixed_bytes: int
+    bytes_per_sample: int
+    overhead_bytes: int
+    floor_bytes: int
+    worst_miss_bytes: int  # the largest distance from a sample that it was fitted on
+
+    def device_bytes(self, micro_batch: int) -> int:
+        """Predict what the process holds on the device at this micro-batch."""
+        grown = self.fixed_bytes + self.bytes_per_sample * micro_batch
+        return self.overhead_bytes + max(self.floor_bytes, grown)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bracket(_Record):
+    """Between which sizes the limit lies: one ran, the other did not (None: none was found)."""
+
+    largest_ok: int | None
+    smallest_failed: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan(_Record):
+    """Micro-batches whose sum over steps and ranks is the effective batch, exactly."""
+
+    micro_batch: int  # the largest of micro_batches
+    accumulation_steps: int
+    micro_batches: tuple[int, ...]  # of one rank
+    world_size: int
+    effective_batch: int
+    peak_bytes: int | None = None
+    headroom_bytes: int | None = None
+    samples_per_second: float | None = None
+    measured: bool = False  # this micro-batch was run; else the figures are predictions
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def rank_batch(self) -> int:
+        """The samples that one rank processes for one update: the loader's batch size."""
+        return sum(self.micro_batches)
+
+    @property
+    def even(self) -> bool:
+        """Whether all micro-batches have the same size."""
+        return len(set(self.micro_batches)) == 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report(_Record):
+    """Everything a run found; report.json is this, field by field."""
+
+    schema_version: int = SCHEMA_VERSION
+    created_at: str
+    status: Status
+    environment: dict[str, Any]
+    device: DeviceInfo | None
+    budget: Budget | None
+    workload: str
+    model: ModelInfo | None
+    target_batch: int
+    world_size: int
+    samples: tuple[Sample, ...]
+    bracket: Bracket
+    memory_model: MemoryModel | None
+    plan: Plan | None
+    plans: tuple[Plan, ...]
+    tuning: dict[str, Any] | None = None
+    warnings: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the report as plain data, ready for `json.dumps`."""
+        return asdict(self)

@@ -1,0 +1,106 @@
+"""Target, models and budget to ranked plans. Pure: no torch, no files.
+
+Every plan reaches the target exactly. With k steps the sizes of one rank differ by one sample at most, so
+the largest is ceil(rank_batch / k): these are the only sizes worth probing, about 2 sqrt(rank_batch) of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from autoaccum.errors import UsageError
+from autoaccum.fit import TimeModel
+from autoaccum.records import Budget, MemoryModel, Plan, Sample
+
+SPLITS = ("auto", "even", "uneven")
+WORTH_UNEVEN = 1.05  # how much faster an uneven plan must be, for "auto" to prefer it
+_MOST_PLANS = 12
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Known:
+    """What the samples taught: the models, and what was measured."""
+
+    samples: Sequence[Sample]
+    memory: MemoryModel | None
+    time: TimeModel | None
+    budget: Budget
+
+
+def rank_share(target_batch: int, world_size: int) -> int:
+    """Give the samples of one rank; the ranks' shares are equal, or the target cannot be exact."""
+    if target_batch % world_size:
+        below = target_batch - target_batch % world_size
+        choices = f"{below} or {below + world_size}" if below else str(world_size)
+        raise UsageError(
+            f"a target batch of {target_batch} cannot be shared equally by {world_size} ranks: take {choices}"
+        )
+    return target_batch // world_size
+
+
+def candidates(rank_batch: int, split: str) -> tuple[int, ...]:
+    """Give the micro-batch sizes that a plan can use, ascending.
+
+    >>> candidates(12, "even")
+    (1, 2, 3, 4, 6, 12)
+    """
+    sizes = set()
+    steps = 1
+    while True:
+        size = -(-rank_batch // steps)
+        if split != "even" or rank_batch % size == 0:
+            sizes.add(size)
+        if size == 1:
+            break
+        steps = -(-rank_batch // (size - 1))  # the first step count that gives a smaller size
+    return tuple(sorted(sizes))
+
+
+def solve(target_batch: int, world_size: int, split: str, fits: Callable[[int], bool], known: Known) -> list[Plan]:
+    """Give the plans whose micro-batches all fit, best first; the best even one is always among them."""
+    rank_batch = rank_share(target_batch, world_size)
+    sizes = [size for size in candidates(rank_batch, split) if fits(size)]
+    plans = [_plan(rank_batch, -(-rank_batch // size), world_size, known) for size in reversed(sizes[-_MOST_PLANS:])]
+    even = next((size for size in reversed(candidates(rank_batch, "even")) if fits(size)), None)
+    if even is not None and not any(plan.even for plan in plans):
+        plans.append(_plan(rank_batch, rank_batch // even, world_size, known))
+    seconds = {plan.accumulation_steps: _seconds(plan, known) for plan in plans}
+
+    def rank(plan: Plan) -> tuple[float, int]:
+        handicap = WORTH_UNEVEN if split == "auto" and not plan.even else 1.0
+        return seconds[plan.accumulation_steps] * handicap, plan.accumulation_steps
+
+    return sorted(plans, key=rank)
+
+
+def _plan(rank_batch: int, steps: int, world_size: int, known: Known) -> Plan:
+    size, larger = divmod(rank_batch, steps)
+    micro_batches = (size + 1,) * larger + (size,) * (steps - larger)
+    peak, measured = _peak(micro_batches[0], steps, known)
+    seconds = known.time.update_seconds(micro_batches) if known.time else None
+    return Plan(
+        micro_batch=micro_batches[0],
+        accumulation_steps=steps,
+        micro_batches=micro_batches,
+        world_size=world_size,
+        effective_batch=sum(micro_batches) * world_size,
+        peak_bytes=peak,
+        headroom_bytes=None if peak is None else known.budget.limit_bytes - peak,
+        samples_per_second=rank_batch * world_size / seconds if seconds else None,
+        measured=measured,
+    )
+
+
+def _peak(size: int, steps: int, known: Known) -> tuple[int | None, bool]:
+    """Give the peak at this size, the measured one before the predicted, and whether it ran."""
+    ran = [s for s in known.samples if s.ok and s.micro_batch == size and (s.accumulation_steps > 1 or steps == 1)]
+    if ran:
+        return ran[-1].device_used_bytes, True
+    return (known.memory.device_bytes(size) if known.memory else None), False
+
+
+def _seconds(plan: Plan, known: Known) -> float:
+    if known.time is None:
+        return float(plan.accumulation_steps)
+    return known.time.update_seconds(plan.micro_batches)

@@ -1,0 +1,145 @@
+"""The child process: orders on stdin, one JSON line for each on a private pipe.
+
+    python -m autoaccum.worker FD     started by isolate.py, with FD open for the answers
+
+The user's code runs here, so it gets neither channel: its stdin is empty, and what it prints goes
+to stderr. The process ends when its parent does, however that ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import platform
+import queue
+import signal
+import sys
+import threading
+import time
+from dataclasses import asdict
+from typing import Any, TextIO
+
+from autoaccum._version import __version__
+from autoaccum.device import Device, open_device
+from autoaccum.device.base import budget_for
+from autoaccum.errors import AutoaccumError
+from autoaccum.records import Trial
+
+_PR_SET_PDEATHSIG = 1
+_GRACE_SECONDS = 5.0
+
+
+def main() -> None:
+    """Answer orders until there are no more."""
+    orders, answers = _channels(int(sys.argv[1]))
+    first = orders.get()
+    if first is None:
+        return
+    try:
+        device = open_device(first["device"])
+        info = device.describe()
+        limit = first["limit_bytes"]
+        budget = None if limit is not None else budget_for(device, info, first["memory_budget"])
+    except AutoaccumError as error:
+        _answer(answers, error=type(error).__name__, message=str(error))
+        return
+    if first["exact_meter"]:
+        device.meter_exactly()
+    _answer(
+        answers,
+        device=asdict(info),
+        budget=None if budget is None else asdict(budget),
+        environment=environment(),
+        warnings=device.warnings,
+    )
+    if first["workload"] is not None:
+        _serve(orders, answers, device, first, limit if budget is None else budget.limit_bytes)
+
+
+def _serve(
+    orders: queue.Queue[dict[str, Any] | None], answers: TextIO, device: Device, first: dict[str, Any], limit: int
+) -> None:
+    from autoaccum.trial import Subject
+
+    subject = Subject(first["workload"], device, limit, first["seed"])
+    while (order := orders.get()) is not None:
+        sample = subject.run(order["number"], Trial.from_dict(order["trial"]))
+        broken = not sample.ok and not _usable(device)
+        model = None if subject.model_info is None else asdict(subject.model_info)
+        warnings = [*device.warnings, *subject.warnings]
+        _answer(answers, sample=asdict(sample), model=model, warnings=warnings, last=broken)
+        if broken:
+            return
+
+
+def environment() -> dict[str, Any]:
+    """Say what the trials run on: versions, platform, threads."""
+    import torch
+
+    return {
+        "autoaccum": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cudnn": _cudnn() if torch.version.cuda else None,
+        "driver": _driver() if torch.version.cuda else None,
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+        "visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "alloc_conf": os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
+    }
+
+
+def _cudnn() -> int | None:
+    import torch
+
+    version: int | None = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    return version
+
+
+def _driver() -> str | None:
+    from autoaccum.device.nvml import Nvml
+
+    return Nvml().driver_version()
+
+
+def _usable(device: Device) -> bool:
+    """Whether the device still answers: some CUDA errors leave it broken for the whole process."""
+    try:
+        device.synchronize()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _channels(answer_fd: int) -> tuple[queue.Queue[dict[str, Any] | None], TextIO]:
+    """Take both channels out of the user's reach and tie this process to its parent."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    orders_fd = os.dup(0)
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.dup2(2, 1)
+    orders: queue.Queue[dict[str, Any] | None] = queue.Queue()
+    threading.Thread(target=_listen, args=(orders_fd, orders), daemon=True).start()
+    return orders, os.fdopen(answer_fd, "w", encoding="utf-8")
+
+
+def _listen(fd: int, orders: queue.Queue[dict[str, Any] | None]) -> None:
+    with os.fdopen(fd, encoding="utf-8") as lines:
+        for line in lines:
+            orders.put(json.loads(line))
+    orders.put(None)
+    # The parent is gone or wants no more. If the main thread does not end, the whole group is ended.
+    time.sleep(_GRACE_SECONDS)
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+def _answer(answers: TextIO, **content: Any) -> None:
+    answers.write(json.dumps(content) + "\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    main()
