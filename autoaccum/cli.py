@@ -75,6 +75,9 @@ def probe(as_json: bool, out: str, quiet: bool, verbose: bool, **options: Any) -
             return
         for warning in report.warnings:
             display.say("warning", warning, style="yellow")
+        if options["find_max"] and report.bracket.smallest_failed is not None:
+            largest, failed = report.bracket.largest_ok or 0, report.bracket.smallest_failed
+            display.say("largest", f"micro-batch {largest} ran, {failed} did not fit")
         if folder is not None:
             display.say("wrote", f"{folder}/  {'  '.join(NAMES)}")
 

@@ -68,6 +68,7 @@ class Worker:
 
     def __init__(self, spec: WorkerSpec, *, timeout_seconds: float, echo: Echo | None = None) -> None:
         self.alive = True
+        self.trials = 0
         self._timeout_seconds = timeout_seconds
         read_fd, write_fd = os.pipe()
         self._process = subprocess.Popen(
@@ -77,7 +78,7 @@ class Worker:
             stderr=subprocess.STDOUT,
             pass_fds=(write_fd,),
             start_new_session=True,
-            env=_child_environment(),
+            env=_child_environment(spec.exact_meter),
         )
         os.close(write_fd)
         self._answers = _Lines(read_fd)
@@ -98,6 +99,7 @@ class Worker:
 
     def run(self, number: int, trial: Trial, *, smaller_ran: bool) -> Answer:
         """Run one trial; a worker that dies or hangs over it gives a sample all the same."""
+        self.trials += 1
         self._order({"number": number, "trial": asdict(trial)})
         try:
             content = self._answers.next(self._timeout_seconds)
@@ -247,10 +249,12 @@ def _lost(number: int, trial: Trial, outcome: Outcome, message: str, printed: st
     )
 
 
-def _child_environment() -> dict[str, str]:
+def _child_environment(exact_meter: bool) -> dict[str, str]:
     """Give our environment, with this package importable also where it is not installed."""
     root = str(Path(__file__).resolve().parent.parent)
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     if Path(root).name not in ("site-packages", "dist-packages"):
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), root]))
+    if exact_meter:
+        environment["MKL_DISABLE_FAST_MM"] = "1"  # MKL's buffers for earlier sizes would count for later ones
     return environment

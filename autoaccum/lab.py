@@ -60,9 +60,12 @@ class Lab:
     def run(self, trial: Trial, at_most: int | None = None) -> Sample:
         """Run one trial in the present worker, or in a new one if that has died."""
         self._watcher.trial_started(trial, at_most)
+        if trial.fresh:
+            self._retire()
         smaller_ran = any(s.ok and s.micro_batch < trial.micro_batch for s in self.samples)
-        answer = self._live_worker().run(len(self.samples) + 1, trial, smaller_ran=smaller_ran)
-        sample = answer.sample
+        worker = self._live_worker()
+        answer = worker.run(len(self.samples) + 1, trial, smaller_ran=smaller_ran)
+        sample = replace(answer.sample, fresh=worker.trials == 1)
         self.samples.append(sample)
         self.model = answer.model or self.model
         self.warn(*answer.warnings)
@@ -71,9 +74,12 @@ class Lab:
         self._watcher.trial_finished(sample)
         return sample
 
-    def renew(self) -> None:
-        """Have the next trial run in a fresh process, set up as the user's training will be."""
+    def as_in_training(self) -> None:
+        """Have the next trials run in processes set up as the user's training will be."""
         self._spec = replace(self._spec, exact_meter=False)
+        self._retire()
+
+    def _retire(self) -> None:
         if self._worker is not None:
             self._worker.close()
             self._worker = None

@@ -112,7 +112,7 @@ def _answer(request: Request, watcher: Watcher, echo: Echo | None) -> Report:
     with Lab(spec, timeout_seconds=request.timeout, watcher=watcher, echo=echo) as lab:
         try:
             device, budget = lab.open()
-            _search(request, lab)
+            _search(request, lab, device)
             plans = _confirm(request, lab, device, budget)
             if not plans:
                 raise no_plan(lab.samples, device, budget, lab.model)
@@ -125,11 +125,16 @@ def _answer(request: Request, watcher: Watcher, echo: Echo | None) -> Report:
         return _report(request, lab, plans, Status.PLANNED)
 
 
-def _search(request: Request, lab: Lab, strategy: search.Strategy = search.double_then_bisect) -> None:
+def _search(
+    request: Request, lab: Lab, device: DeviceInfo, strategy: search.Strategy = search.double_then_bisect
+) -> None:
     """Run what the strategy asks for until it has seen enough."""
     rank_batch = rank_share(request.target_batch, request.world_size)
     goal = search.Goal(
-        rank_batch=rank_batch, candidates=candidates(rank_batch, request.split), find_max=request.find_max
+        rank_batch=rank_batch,
+        candidates=candidates(rank_batch, request.split),
+        find_max=request.find_max,
+        certify=device.kind == "cpu",
     )
     while (trial := strategy(lab.samples, goal)) is not None:
         remaining = search.at_most(lab.samples, goal)
@@ -142,21 +147,24 @@ def _confirm(request: Request, lab: Lab, device: DeviceInfo, budget: Budget) -> 
 
     What the meter saw may not hold there (malloc keeps memory, a neighbour grew): then the next best is tried.
     """
-    lab.renew()
+    lab.as_in_training()
+    misses = 0
     while plans := _plans(request, lab, budget):
-        best = plans[0]
+        best = plans[min(2 ** max(0, misses - 1), len(plans)) - 1]  # the next, then ever larger strides down
         trial = Trial(
             micro_batch=best.micro_batch,
             accumulation_steps=min(2, best.accumulation_steps),
             updates=3,
             phase="confirm",
+            fresh=True,
         )
         sample = lab.run(trial, 1)
         _raise_if_failed(sample)
         if sample.ok:
-            return [_confirmed(best, sample, budget), *plans[1:]]
-        if not any(earlier.phase == "confirm" for earlier in lab.samples[:-1]):
+            return [_confirmed(best, sample, budget), *(plan for plan in plans if plan is not best)]
+        if misses == 0:
             lab.warn(unconfirmed(sample, device))
+        misses += 1
     return []
 
 

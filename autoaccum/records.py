@@ -82,6 +82,7 @@ class Trial(_Record):
     accumulation_steps: int = 2  # gradients stay resident only from the second micro-step on
     updates: int = 2  # the first is warm-up: the optimizer's state appears at its end
     phase: str = "grow"
+    fresh: bool = False  # in a new process, where nothing is left of earlier sizes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,6 +102,7 @@ class Sample(_Record):
     alloc_retries: int | None = None
     message: str = ""
     optimizer_seconds: float | None = None  # the optimizer's part of step_seconds
+    fresh: bool = False  # the first trial of its process
     details: str = ""  # the traceback of the user's own code
 
     @property

@@ -7,8 +7,7 @@ another search can take its place without a change elsewhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from math import ceil, log2
+from dataclasses import dataclass, replace
 
 from autoaccum.records import Bracket, Outcome, Sample, Trial
 
@@ -23,13 +22,14 @@ class Goal:
     rank_batch: int  # no plan needs a larger micro-batch
     candidates: tuple[int, ...]  # the sizes that the solver can use, ascending
     find_max: bool = False  # the exact largest size, whether a plan needs it or not
+    certify: bool = False  # a size has not failed for certain until it failed in a fresh process
 
 
 Strategy = Callable[[Sequence[Sample], Goal], Trial | None]
 
 
 def bracket(samples: Sequence[Sample]) -> Bracket:
-    """Give the largest size that ran and the smallest larger one that did not."""
+    """Give the largest size that ran and the smallest larger one that did not; what ran once can run."""
     searched = [s for s in samples if s.phase != "confirm"]
     largest = max((s.micro_batch for s in searched if s.ok), default=None)
     failed = [s.micro_batch for s in searched if s.outcome in _TOO_LARGE and s.micro_batch > (largest or 0)]
@@ -37,33 +37,43 @@ def bracket(samples: Sequence[Sample]) -> Bracket:
 
 
 def double_then_bisect(samples: Sequence[Sample], goal: Goal) -> Trial | None:
-    """Double from 2 until a size does not fit, then bisect among the sizes that a plan can use."""
+    """Double from 2 until a size does not fit, then bisect among the sizes that a plan can use.
+
+    A worker carries some memory over from size to size. Where that tells (`goal.certify`), sizes near the limit
+    run in fresh processes, and the search does not end on a failure in a used one.
+    """
     seen = bracket(samples)
     low, high = seen.largest_ok or 0, seen.smallest_failed
     if high is None:
-        size = max(FIRST_SIZE, 2 * low)
-        if not goal.find_max:
-            size = min(size, goal.rank_batch)
-        return None if size <= low else _trial(size, goal, "grow")
-    if low == 0:
-        return None if high == 1 else _trial(1, goal, "shrink")
-    between = _between(low, high, goal)
-    return _trial(between[len(between) // 2], goal, "bisect") if between else None
+        size = _grown(low, goal)
+        return None if size == low else _trial(size, goal, "grow")
+    between = _between(low, high, goal) if low else range(1, min(high, FIRST_SIZE))
+    if between:
+        return replace(_trial(between[len(between) // 2], goal, "bisect"), fresh=goal.certify)
+    # A size that was killed or timed out is not provoked again.
+    certain = any(s.fresh or s.outcome is not Outcome.OOM for s in samples if s.micro_batch == high)
+    return None if certain or not goal.certify else replace(_trial(high, goal, "certify"), fresh=True)
 
 
 def at_most(samples: Sequence[Sample], goal: Goal) -> int | None:
-    """Give how many trials `double_then_bisect` may still need; None while there is no bound."""
+    """Give how many trials `double_then_bisect` may still need, if none is reversed; None while there is no bound."""
     seen = bracket(samples)
-    low, high = seen.largest_ok or 0, seen.smallest_failed
-    if high is not None:
-        return ceil(log2(len(_between(low, high, goal)) + 1)) if low else 1
-    if goal.find_max:
+    if goal.find_max and seen.smallest_failed is None:
         return None
-    if low >= goal.rank_batch:
-        return 0
-    doublings = max(1, ceil(log2(goal.rank_batch / max(low, 1))))
-    last_gap = _between(goal.rank_batch // 2, goal.rank_batch, goal)
-    return doublings + ceil(log2(len(last_gap) + 1))
+    return _worst(seen.largest_ok or 0, seen.smallest_failed, goal) + (1 if goal.certify else 0)
+
+
+def _worst(low: int, high: int | None, goal: Goal) -> int:
+    if high is None:
+        size = _grown(low, goal)
+        return 0 if size == low else 1 + max(_worst(low, size, goal), _worst(size, None, goal))
+    between = _between(low, high, goal) if low else range(1, min(high, FIRST_SIZE))
+    return len(between).bit_length()
+
+
+def _grown(low: int, goal: Goal) -> int:
+    size = max(FIRST_SIZE, 2 * low)
+    return size if goal.find_max else min(size, goal.rank_batch)
 
 
 def _between(low: int, high: int, goal: Goal) -> Sequence[int]:

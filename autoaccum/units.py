@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 
 from autoaccum.errors import UsageError
 
@@ -36,9 +35,7 @@ def parse_bytes(text: str) -> int:
     number, unit = match.groups()
     factor = _FACTORS.get(unit.lower())
     if factor is None:
-        close = get_close_matches(unit, _NAMES, n=1, cutoff=0.4)
-        hint = f"; did you mean {number}{close[0]}?" if close else ""
-        raise UsageError(f'"{text}" has the unknown unit "{unit}" (known: {", ".join(_NAMES)}){hint}')
+        raise UsageError(f'"{text}" has the unknown unit "{unit}": use one of {", ".join(_NAMES)}, or %')
     size = int(float(number) * factor)
     if size <= 0:
         raise UsageError(f'"{text}" is no memory at all: give a size above zero')

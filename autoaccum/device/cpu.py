@@ -37,7 +37,6 @@ class CpuDevice:
             raise DeviceError("the CPU can be probed on Linux only (its kernel meters and limits memory)")
         self.warnings: list[str] = []
         self._overhead = _status("VmRSS")
-        self._data = _status("VmData")
         self._glibc = _glibc()
 
     def describe(self) -> DeviceInfo:
@@ -56,12 +55,12 @@ class CpuDevice:
 
     @contextmanager
     def limited(self, limit_bytes: int) -> Iterator[None]:
-        """Let the process grow from what it held at first up to `limit_bytes`."""
-        growth = limit_bytes - self._overhead
-        if growth <= 0:
+        """Let the process grow from what it holds now up to `limit_bytes`."""
+        if limit_bytes <= self._overhead:
             raise MemoryError("the process alone, before there is a model, is larger than the budget")
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        data = self._data + growth
+        # The kernel limits what is mapped, not what is resident; both grow alike from here on.
+        data = _status("VmData") + max(0, limit_bytes - _status("VmRSS"))
         resource.setrlimit(resource.RLIMIT_DATA, (data if hard == resource.RLIM_INFINITY else min(data, hard), hard))
         try:
             yield

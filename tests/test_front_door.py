@@ -1,0 +1,158 @@
+"""What a newcomer imports and types: light, complete, and layered as designed."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import pytest
+
+import autoaccum
+from autoaccum import errors
+from autoaccum.cli import cli
+
+PACKAGE = Path(autoaccum.__file__).parent
+
+# A room imports only from rooms on earlier lines.
+LAYERS = [
+    ["_version"],
+    ["errors"],
+    ["units"],
+    ["records"],
+    ["oom", "workload", "batch", "device"],
+    ["trial"],
+    ["worker", "isolate"],
+    ["lab"],
+    ["search", "fit", "advice"],
+    ["solve"],
+    ["report"],
+    ["pipeline", "environment", "display"],
+    ["cli"],
+    ["__init__", "__main__"],
+]
+
+
+def room(module: str) -> str:
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def imports_of(path: Path) -> set[str]:
+    """The rooms that a file imports when it runs; what is for the type checker alone does not count."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            node.body = []
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "autoaccum":
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("autoaccum."):
+            found.add(room(node.module or ""))
+    return found
+
+
+def test_imports_go_one_way() -> None:
+    level = {name: index for index, names in enumerate(LAYERS) for name in names}
+    for path in PACKAGE.rglob("*.py"):
+        own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        for other in imports_of(path) - {own}:
+            assert level[other] < level[own] or own == "__init__", f"{path} imports {other}"
+
+
+def test_every_public_name_is_there_and_sorted() -> None:
+    assert autoaccum.__all__ == sorted(autoaccum.__all__)
+    assert all(getattr(autoaccum, name) is not None for name in autoaccum.__all__)
+    assert dir(autoaccum) == autoaccum.__all__
+
+
+def test_the_public_function_is_no_module() -> None:
+    # A module of the same name would take its place as soon as it is imported.
+    for name in autoaccum.__all__:
+        assert not (PACKAGE / f"{name}.py").exists()
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'frobnicate'"):
+        autoaccum.frobnicate  # noqa: B018
+
+
+@pytest.mark.parametrize("start", ["import autoaccum", "from autoaccum.cli import main", "import autoaccum.pipeline"])
+def test_the_front_door_is_light(start: str) -> None:
+    heavy = "sorted({'torch', 'pandas', 'optuna', 'numpy', 'pynvml', 'rich'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{start}; import sys; print({heavy})"], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.strip() == "[]"
+
+
+def test_help_takes_at_most_twice_the_time_of_importing_click() -> None:
+    commands = {
+        "click": [sys.executable, "-c", "import click"],
+        "help": [sys.executable, "-m", "autoaccum", "--help"],
+    }
+    best = dict.fromkeys(commands, float("inf"))
+    for _ in range(15):  # interleaved, and the best of each: this machine has other things to do
+        for name, command in commands.items():
+            began = time.perf_counter()
+            subprocess.run(command, check=True, capture_output=True)
+            best[name] = min(best[name], time.perf_counter() - began)
+
+    assert best["help"] <= 2 * best["click"], best
+
+
+def test_each_error_has_the_exit_code_of_the_contract() -> None:
+    codes: dict[type[errors.AutoaccumError] | type[errors.Interrupted], int] = {
+        errors.AutoaccumError: 1,
+        errors.UsageError: 2,
+        errors.NothingFits: 3,
+        errors.WorkloadError: 4,
+        errors.DeviceError: 5,
+        errors.Interrupted: 130,
+    }
+
+    assert {kind: kind.exit_code for kind in codes} == codes
+
+
+def test_the_command_lines_surface_is_as_documented() -> None:
+    surface = {
+        name: sorted(option for parameter in command.params for option in parameter.opts)
+        for name, command in cli.commands.items()
+    }
+
+    assert surface == {
+        "probe": sorted([
+            "workload", "--target-batch", "--memory-budget", "--device", "--world-size", "--split", "--find-max",
+            "--out", "--json", "--seed", "--timeout", "-q", "--quiet", "-v", "--verbose",
+        ]),
+        "env": ["--device", "--json"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(cli.commands))
+def test_every_help_has_an_example(name: str) -> None:
+    command = cli.commands[name]
+
+    assert "Examples:" in command.get_help(click.Context(command))
+
+
+def test_a_bug_of_our_own_is_one_line_with_exit_code_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr("autoaccum.pipeline.run", broken)
+    monkeypatch.setattr(sys, "argv", ["autoaccum", "probe", "x.py", "--target-batch", "8", "--out", str(tmp_path)])
+
+    with pytest.raises(SystemExit) as exit_:
+        autoaccum.cli.main()
+
+    assert exit_.value.code == 1
+    assert capsys.readouterr().err == (
+        "error: internal error: ZeroDivisionError: oops (-v shows the traceback; please report it)\n"
+    )

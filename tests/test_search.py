@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from autoaccum.records import Outcome, Sample, Trial
+from autoaccum.search import Goal, at_most, bracket, double_then_bisect
+from autoaccum.solve import candidates
+
+
+def goal(rank_batch: int, find_max: bool = False, split: str = "uneven") -> Goal:
+    return Goal(rank_batch=rank_batch, candidates=candidates(rank_batch, split), find_max=find_max)
+
+
+def simulate(aim: Goal, outcome: Callable[[Trial], Outcome]) -> list[Sample]:
+    """Run the strategy against a made-up device, checking its promise of how many trials remain."""
+    samples: list[Sample] = []
+    while (trial := double_then_bisect(samples, aim)) is not None:
+        promised = at_most(samples, aim)
+        samples.append(
+            Sample(
+                trial=len(samples) + 1,
+                phase=trial.phase,
+                micro_batch=trial.micro_batch,
+                accumulation_steps=trial.accumulation_steps,
+                outcome=outcome(trial),
+                fresh=trial.fresh or not samples,
+            )
+        )
+        after = at_most(samples, aim)
+        assert promised is None or aim.certify or (after is not None and after <= promised - 1)
+    return samples
+
+
+def up_to(limit: int) -> Callable[[Trial], Outcome]:
+    return lambda trial: Outcome.OK if trial.micro_batch <= limit else Outcome.OOM
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 63, 64, 65, 99, 511, 512, 5000])
+@pytest.mark.parametrize("rank_batch", [1, 2, 7, 500, 512])
+def test_the_largest_candidate_that_fits_is_found(limit: int, rank_batch: int) -> None:
+    aim = goal(rank_batch)
+
+    seen = bracket(simulate(aim, up_to(limit)))
+
+    best = max(size for size in aim.candidates if size <= limit)
+    assert seen.largest_ok is not None
+    assert best <= seen.largest_ok <= min(limit, rank_batch)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 63, 64, 65, 99, 5000])
+def test_find_max_gives_the_exact_limit(limit: int) -> None:
+    seen = bracket(simulate(goal(16, find_max=True), up_to(limit)))
+
+    assert (seen.largest_ok, seen.smallest_failed) == (limit, limit + 1)
+
+
+def test_no_size_beyond_the_target_is_tried() -> None:
+    assert [s.micro_batch for s in simulate(goal(12), up_to(10**9))] == [2, 4, 8, 12]
+
+
+def test_a_target_that_fits_at_once_is_tried_without_accumulation() -> None:
+    last = simulate(goal(8), up_to(100))[-1]
+
+    assert (last.micro_batch, last.accumulation_steps) == (8, 1)
+
+
+def test_with_an_even_split_only_divisors_are_bisected() -> None:
+    tried = [s.micro_batch for s in simulate(goal(512, split="even"), up_to(100))]
+
+    assert tried == [2, 4, 8, 16, 32, 64, 128]
+
+
+def test_when_two_does_not_fit_one_is_tried() -> None:
+    assert [s.micro_batch for s in simulate(goal(64), up_to(1))] == [2, 1]
+    assert [s.micro_batch for s in simulate(goal(64), up_to(0))] == [2, 1]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.KILLED, Outcome.TIMED_OUT])
+def test_a_killed_or_hung_size_counts_as_too_large(outcome: Outcome) -> None:
+    samples = simulate(goal(64), lambda trial: outcome if trial.micro_batch > 5 else Outcome.OK)
+
+    assert bracket(samples).largest_ok == 5
+
+
+def test_no_size_is_tried_twice() -> None:
+    tried = [s.micro_batch for s in simulate(goal(997), up_to(321))]
+
+    assert len(tried) == len(set(tried))
+
+
+def test_the_confirming_trial_does_not_move_the_bracket() -> None:
+    samples = [
+        Sample(trial=1, phase="grow", micro_batch=8, accumulation_steps=2, outcome=Outcome.OK),
+        Sample(trial=2, phase="confirm", micro_batch=8, accumulation_steps=2, outcome=Outcome.OOM),
+    ]
+
+    assert bracket(samples).largest_ok == 8
+    assert bracket(samples).smallest_failed is None
+
+
+def test_a_size_that_failed_in_a_used_process_is_tried_in_a_fresh_one() -> None:
+    certain = replace(goal(64), certify=True)
+
+    # Used processes carry memory over: they fail from 30 on, fresh ones from 40 on.
+    samples = simulate(
+        certain, lambda trial: Outcome.OK if trial.micro_batch < (40 if trial.fresh else 30) else Outcome.OOM
+    )
+
+    assert [(s.micro_batch, s.fresh) for s in samples if s.micro_batch > 16] == [
+        (32, False),
+        (22, True),
+        (32, True),
+        (64, False),
+        (64, True),
+    ]
+    assert bracket(samples).largest_ok == 32
+    assert bracket(samples).smallest_failed == 64
+
+
+def test_a_size_that_failed_in_a_fresh_process_is_not_tried_again() -> None:
+    samples = simulate(replace(goal(2), certify=True), up_to(0))
+
+    assert [(s.micro_batch, s.fresh) for s in samples] == [(2, True), (1, True)]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.KILLED, Outcome.TIMED_OUT])
+def test_a_killed_or_hung_size_is_not_provoked_again(outcome: Outcome) -> None:
+    certain = replace(goal(64), certify=True)
+
+    samples = simulate(certain, lambda trial: outcome if trial.micro_batch > 5 else Outcome.OK)
+
+    assert [s.micro_batch for s in samples] == [2, 4, 8, 6, 5]
