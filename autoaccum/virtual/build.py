@@ -62,7 +62,8 @@ _PREFIXES = (
 _UNVERSIONED = re.compile(r"(nccl|cuFile|cusparseLt|nvshmem|nvml|cu)[A-Z_a-z]\w*")
 # Names that libc10_cuda.so looks up at run time stand in it as plain strings.
 _LOOKED_UP = re.compile(rb"(?<=\0)((?:cu|nvml)[A-Z][A-Za-z0-9_]{3,80})(?=\0)")
-_NOT_SUPPORTED = {"cuda": 801, "nvidia-ml": 3}  # what a stub says; elsewhere it says success
+# What a stub says; elsewhere it says success.
+_NOT_SUPPORTED = {"cuda": 801, "nvidia-ml": 3, "cusolver": 9, "cusparse": 10}
 
 _FLAGS = ("-std=gnu11", "-O1", "-fPIC", "-shared", "-fvisibility=default", "-Wall", "-Wextra")
 
@@ -75,7 +76,7 @@ class _Library:
 
 
 def libraries(wheel: Wheel) -> list[Path]:
-    """Give the libraries to preload for `wheel`, the core first; builds them where that was not done before."""
+    """Give the libraries to preload for `wheel`, the core first, and build them if need be."""
     folder = cache_folder() / _key(wheel)
     if not folder.is_dir():
         _build_into(folder, wheel)

@@ -83,7 +83,7 @@ def _check_release(version: str, cuda: str) -> None:
         )
     if _numbers(cuda)[0] not in CUDA_MAJORS:
         raise DeviceError(
-            f"the virtual GPU supports builds for CUDA 12 and 13 and PyTorch {version} is built for CUDA {cuda}: "
+            f"the virtual GPU supports builds for CUDA 12 and 13 and PyTorch {version} is for CUDA {cuda}: "
             "install a build for one of these"
         )
 

@@ -198,7 +198,7 @@ WORKSPACE(cudnnGetConvolutionForwardWorkspaceSize)
 WORKSPACE(cudnnGetConvolutionBackwardDataWorkspaceSize)
 WORKSPACE(cudnnGetConvolutionBackwardFilterWorkspaceSize)
 
-/* ---- batch norm and dropout ---- */
+/* ---- batch norm, dropout and CTC ---- */
 
 int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(cudnn_handle *handle, int mode, int operations, void *x,
                                                              void *z, void *y, void *scale, void *activation,
@@ -231,5 +231,23 @@ int cudnnDropoutGetStatesSize(cudnn_handle *handle, size_t *size)
 {
     (void)handle;
     *size = 1 << 20;
+    return 0;
+}
+
+int cudnnGetCTCLossWorkspaceSize(cudnn_handle *handle, void *probabilities, void *gradients, const int *labels,
+                                 const int *label_lengths, const int *input_lengths, int algorithm, void *loss,
+                                 size_t *size)
+{
+    (void)handle, (void)probabilities, (void)gradients, (void)labels, (void)label_lengths, (void)input_lengths;
+    (void)algorithm, (void)loss;
+    *size = 0;
+    return 0;
+}
+
+int cudnnGetCTCLossWorkspaceSize_v8(cudnn_handle *handle, int algorithm, void *loss, void *probabilities,
+                                    void *gradients, size_t *size)
+{
+    (void)handle, (void)algorithm, (void)loss, (void)probabilities, (void)gradients;
+    *size = 0;
     return 0;
 }

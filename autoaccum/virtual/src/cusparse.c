@@ -1,4 +1,5 @@
-/* libcusparse: handles only; PyTorch makes one as soon as a sparse tensor is used. */
+/* libcusparse: handles only; PyTorch makes one as soon as a sparse tensor is used. Products of sparse matrices say
+   "not supported", because the size of their workspace is not known here. */
 #include <stdlib.h>
 
 int cusparseCreate(void **handle)
@@ -13,7 +14,25 @@ int cusparseDestroy(void *handle)
     return 0;
 }
 
+int cusparseSetStream(void *handle, void *stream)
+{
+    *(void **)handle = stream;
+    return 0;
+}
+
+int cusparseGetStream(void *handle, void **stream)
+{
+    *stream = *(void **)handle;
+    return 0;
+}
+
+int cusparseSetPointerMode(void *handle, int mode)
+{
+    (void)handle, (void)mode;
+    return 0;
+}
+
 const char *cusparseGetErrorString(int error)
 {
-    return error ? "error of the virtual GPU's cuSPARSE" : "success";
+    return error ? "not supported by the virtual GPU" : "success";
 }
