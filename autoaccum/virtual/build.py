@@ -105,7 +105,7 @@ def _key(wheel: Wheel) -> str:
     digest = hashlib.sha256(repr(wheel).encode())
     for path in sorted(wheel.libraries.glob("*.so")):
         digest.update(f"{path.name} {path.stat().st_size}".encode())
-    for path in sorted((*SOURCES.iterdir(), *Path(__file__).parent.glob("*.py"))):
+    for path in sorted((*SOURCES.glob("*.[ch]"), *Path(__file__).parent.glob("*.py"))):
         digest.update(path.read_bytes())
     return f"torch-{wheel.version}-{digest.hexdigest()[:12]}"
 

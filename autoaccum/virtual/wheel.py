@@ -13,7 +13,7 @@ from pathlib import Path
 
 from autoaccum.errors import DeviceError
 
-OLDEST = (2, 8)
+OLDEST = (2, 6)
 CUDA_MAJORS = (12, 13)
 _INSTEAD = "use --device cpu or a machine with a GPU"
 
@@ -114,7 +114,7 @@ def _pins(site: Path) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {}
     for distribution in metadata.distributions(name="torch", path=[str(site)]):
         for requirement in distribution.requires or ():
-            match = re.match(r"nvidia-(cublas|cudnn|nccl)(?:-cu\d+)?==([\d.]+)", requirement)
+            match = re.match(r"nvidia-(cublas|cudnn|nccl)(?:-cu\d+)?[ (]*==([\d.]+)", requirement)
             if match:
                 found[match[1]] = _numbers(match[2])
     return found

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -92,7 +93,9 @@ def test_a_thread_that_is_late_at_the_end_does_not_abort_the_process(run: Run) -
     report(leaving=True)
     """
 
-    assert run(code, env={"TORCH_AUTOGRAD_SHUTDOWN_WAIT_LIMIT": "3"}) == {"leaving": True}
+    started = time.monotonic()
+    assert run(code) == {"leaving": True}
+    assert time.monotonic() - started < 10  # what PyTorch would wait for the thread
 
 
 @pytest.mark.gpu

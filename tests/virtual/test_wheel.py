@@ -63,6 +63,12 @@ def test_pinned_cublas_is_read_from_the_requirements(install: Install) -> None:
     assert wheel.find().cublas == 120804
 
 
+def test_pins_in_brackets_are_read_too(install: Install) -> None:
+    install("2.6.0", "12.4", "nvidia-cudnn-cu12 (==9.1.0.70) ; platform_system == 'Linux'")
+
+    assert wheel.find().cudnn == 90100
+
+
 def test_a_build_without_pins_claims_a_cudnn_newer_than_any(install: Install) -> None:
     install("2.15.0", "13.0")
 

@@ -1,4 +1,4 @@
-/* Reads the AUTOACCUM_VIRTUAL_* variables and CUDA_VISIBLE_DEVICES: which devices exist, and which of them are seen. */
+/* Reads AUTOACCUM_VIRTUAL_* and CUDA_VISIBLE_DEVICES: which devices there are, and which of them are seen. */
 #define _GNU_SOURCE
 #include "device.h"
 

@@ -102,11 +102,11 @@ const char *cublasGetStatusName(int status)
 }
 
 /* Every product begins (handle, transa, transb, m, n, k, ...); only those six arguments are read. */
-#define PRODUCT(name)                                                                                                \
-    int name(handle *h, int transa, int transb, int m, int n, int k)                                                 \
-    {                                                                                                                \
-        (void)transa, (void)transb;                                                                                  \
-        return product(h, m, n, k, 1);                                                                               \
+#define PRODUCT(name)                                                \
+    int name(handle *h, int transa, int transb, int m, int n, int k) \
+    {                                                                \
+        (void)transa, (void)transb;                                  \
+        return product(h, m, n, k, 1);                               \
     }
 
 PRODUCT(cublasSgemm_v2)
@@ -118,7 +118,8 @@ PRODUCT(cublasGemmEx)
 
 int cublasSgemmStridedBatched(handle *h, int transa, int transb, int m, int n, int k, const float *alpha,
                               const float *a, int lda, long long stride_a, const float *b, int ldb,
-                              long long stride_b, const float *beta, float *c, int ldc, long long stride_c, int count)
+                              long long stride_b, const float *beta, float *c, int ldc, long long stride_c,
+                              int count)
 {
     (void)transa, (void)transb, (void)alpha, (void)a, (void)lda, (void)stride_a, (void)b, (void)ldb;
     (void)stride_b, (void)beta, (void)c, (void)ldc, (void)stride_c;
@@ -126,9 +127,9 @@ int cublasSgemmStridedBatched(handle *h, int transa, int transb, int m, int n, i
 }
 
 int cublasGemmStridedBatchedEx(handle *h, int transa, int transb, int m, int n, int k, const void *alpha,
-                               const void *a, int type_a, int lda, long long stride_a, const void *b, int type_b,
-                               int ldb, long long stride_b, const void *beta, void *c, int type_c, int ldc,
-                               long long stride_c, int count)
+                               const void *a, int type_a, int lda, long long stride_a, const void *b,
+                               int type_b, int ldb, long long stride_b, const void *beta, void *c, int type_c,
+                               int ldc, long long stride_c, int count)
 {
     (void)transa, (void)transb, (void)alpha, (void)a, (void)type_a, (void)lda, (void)stride_a, (void)b;
     (void)type_b, (void)ldb, (void)stride_b, (void)beta, (void)c, (void)type_c, (void)ldc, (void)stride_c;

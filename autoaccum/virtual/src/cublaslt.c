@@ -1,4 +1,4 @@
-/* libcublasLt: descriptors remember their shape for the simulated time; one algorithm without workspace is on offer. */
+/* libcublasLt: descriptors remember their shape for the simulated time; one algorithm is on offer. */
 #include "device.h"
 
 #include <stdlib.h>
@@ -119,7 +119,8 @@ int cublasLtMatmulAlgoGetHeuristic(void *handle, matmul *m, layout *a, layout *b
     return 0;
 }
 
-int cublasLtMatmulAlgoInit(void *handle, int compute, int scale, int a, int b, int c, int d, int id, void *algorithm)
+int cublasLtMatmulAlgoInit(void *handle, int compute, int scale, int a, int b, int c, int d, int id,
+                           void *algorithm)
 {
     (void)handle, (void)compute, (void)scale, (void)a, (void)b, (void)c, (void)d, (void)id;
     memset(algorithm, 0, sizeof(uint64_t[8]));
@@ -136,8 +137,9 @@ int cublasLtMatmulAlgoCheck(void *handle, matmul *m, layout *a, layout *b, layou
 }
 
 int cublasLtMatmul(void *handle, matmul *m, const void *alpha, const void *a, layout *a_layout, const void *b,
-                   layout *b_layout, const void *beta, const void *c, layout *c_layout, void *d, layout *d_layout,
-                   const void *algorithm, void *workspace, size_t workspace_size, void *stream)
+                   layout *b_layout, const void *beta, const void *c, layout *c_layout, void *d,
+                   layout *d_layout, const void *algorithm, void *workspace, size_t workspace_size,
+                   void *stream)
 {
     (void)handle, (void)alpha, (void)a, (void)b, (void)b_layout, (void)beta, (void)c, (void)c_layout, (void)d;
     (void)algorithm, (void)workspace, (void)workspace_size;

@@ -71,16 +71,16 @@ int cudnnGetStream(cudnn_handle *handle, void **stream)
 
 /* ---- descriptors; 512 bytes hold any of them ---- */
 
-#define DESCRIPTOR(kind)                                                                                             \
-    int cudnnCreate##kind##Descriptor(void **descriptor)                                                             \
-    {                                                                                                                \
-        *descriptor = calloc(1, 512);                                                                                \
-        return 0;                                                                                                    \
-    }                                                                                                                \
-    int cudnnDestroy##kind##Descriptor(void *descriptor)                                                             \
-    {                                                                                                                \
-        free(descriptor);                                                                                            \
-        return 0;                                                                                                    \
+#define DESCRIPTOR(kind)                                 \
+    int cudnnCreate##kind##Descriptor(void **descriptor) \
+    {                                                    \
+        *descriptor = calloc(1, 512);                    \
+        return 0;                                        \
+    }                                                    \
+    int cudnnDestroy##kind##Descriptor(void *descriptor) \
+    {                                                    \
+        free(descriptor);                                \
+        return 0;                                        \
     }
 
 DESCRIPTOR(Tensor)
@@ -108,7 +108,8 @@ int cudnnSetTensorNdDescriptor(tensor *t, int type, int dimensions, const int *s
     return 0;
 }
 
-int cudnnGetTensorNdDescriptor(const tensor *t, int requested, int *type, int *dimensions, int *sizes, int *strides)
+int cudnnGetTensorNdDescriptor(const tensor *t, int requested, int *type, int *dimensions, int *sizes,
+                               int *strides)
 {
     (void)requested;
     *type = t->type;
@@ -127,7 +128,8 @@ int cudnnSetFilterNdDescriptor(tensor *t, int type, int format, int dimensions, 
     return 0;
 }
 
-int cudnnGetFilterNdDescriptor(const tensor *t, int requested, int *type, int *format, int *dimensions, int *sizes)
+int cudnnGetFilterNdDescriptor(const tensor *t, int requested, int *type, int *format, int *dimensions,
+                               int *sizes)
 {
     (void)requested;
     *type = t->type;
@@ -160,38 +162,39 @@ static int offer(int *count, algorithm_result *result)
     return 0;
 }
 
-#define OFFER(name)                                                                                                  \
-    int name(cudnn_handle *handle, void *one, void *two, void *convolution, void *three, int requested, int *count,  \
-             algorithm_result *result)                                                                               \
-    {                                                                                                                \
-        (void)handle, (void)one, (void)two, (void)convolution, (void)three, (void)requested;                         \
-        return offer(count, result);                                                                                 \
+#define OFFER(name)                                                                                     \
+    int name(cudnn_handle *handle, void *one, void *two, void *convolution, void *three, int requested, \
+             int *count, algorithm_result *result)                                                      \
+    {                                                                                                   \
+        (void)handle, (void)one, (void)two, (void)convolution, (void)three, (void)requested;            \
+        return offer(count, result);                                                                    \
     }
 
 OFFER(cudnnGetConvolutionForwardAlgorithm_v7)
 OFFER(cudnnGetConvolutionBackwardDataAlgorithm_v7)
 OFFER(cudnnGetConvolutionBackwardFilterAlgorithm_v7)
 
-#define FIND(name)                                                                                                   \
-    int name(cudnn_handle *handle, void *one, const void *one_data, void *two, const void *two_data,                 \
-             void *convolution, void *three, void *three_data, int requested, int *count, algorithm_result *result)  \
-    {                                                                                                                \
-        (void)handle, (void)one, (void)one_data, (void)two, (void)two_data, (void)convolution, (void)three;          \
-        (void)three_data, (void)requested;                                                                           \
-        return offer(count, result);                                                                                 \
+#define FIND(name)                                                                                          \
+    int name(cudnn_handle *handle, void *one, const void *one_data, void *two, const void *two_data,        \
+             void *convolution, void *three, void *three_data, int requested, int *count,                   \
+             algorithm_result *result)                                                                      \
+    {                                                                                                       \
+        (void)handle, (void)one, (void)one_data, (void)two, (void)two_data, (void)convolution, (void)three; \
+        (void)three_data, (void)requested;                                                                  \
+        return offer(count, result);                                                                        \
     }
 
 FIND(cudnnFindConvolutionForwardAlgorithmEx)
 FIND(cudnnFindConvolutionBackwardDataAlgorithmEx)
 FIND(cudnnFindConvolutionBackwardFilterAlgorithmEx)
 
-#define WORKSPACE(name)                                                                                              \
-    int name(cudnn_handle *handle, void *one, void *two, void *convolution, void *three, int algorithm,              \
-             size_t *size)                                                                                           \
-    {                                                                                                                \
-        (void)handle, (void)one, (void)two, (void)convolution, (void)three, (void)algorithm;                         \
-        *size = vg_cudnn_workspace();                                                                                \
-        return 0;                                                                                                    \
+#define WORKSPACE(name)                                                                                 \
+    int name(cudnn_handle *handle, void *one, void *two, void *convolution, void *three, int algorithm, \
+             size_t *size)                                                                              \
+    {                                                                                                   \
+        (void)handle, (void)one, (void)two, (void)convolution, (void)three, (void)algorithm;            \
+        *size = vg_cudnn_workspace();                                                                   \
+        return 0;                                                                                       \
     }
 
 WORKSPACE(cudnnGetConvolutionForwardWorkspaceSize)
@@ -200,9 +203,9 @@ WORKSPACE(cudnnGetConvolutionBackwardFilterWorkspaceSize)
 
 /* ---- batch norm, dropout and CTC ---- */
 
-int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(cudnn_handle *handle, int mode, int operations, void *x,
-                                                             void *z, void *y, void *scale, void *activation,
-                                                             size_t *size)
+int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(cudnn_handle *handle, int mode, int operations,
+                                                             void *x, void *z, void *y, void *scale,
+                                                             void *activation, size_t *size)
 {
     (void)handle, (void)mode, (void)operations, (void)x, (void)z, (void)y, (void)scale, (void)activation;
     *size = 0;
@@ -234,11 +237,12 @@ int cudnnDropoutGetStatesSize(cudnn_handle *handle, size_t *size)
     return 0;
 }
 
-int cudnnGetCTCLossWorkspaceSize(cudnn_handle *handle, void *probabilities, void *gradients, const int *labels,
-                                 const int *label_lengths, const int *input_lengths, int algorithm, void *loss,
-                                 size_t *size)
+int cudnnGetCTCLossWorkspaceSize(cudnn_handle *handle, void *probabilities, void *gradients,
+                                 const int *labels, const int *label_lengths, const int *input_lengths,
+                                 int algorithm, void *loss, size_t *size)
 {
-    (void)handle, (void)probabilities, (void)gradients, (void)labels, (void)label_lengths, (void)input_lengths;
+    (void)handle, (void)probabilities, (void)gradients, (void)labels, (void)label_lengths,
+        (void)input_lengths;
     (void)algorithm, (void)loss;
     *size = 0;
     return 0;

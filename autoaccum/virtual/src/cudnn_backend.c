@@ -1,5 +1,6 @@
 /* libcudnn: the graph interface, through which PyTorch runs convolutions and attention.
-   Descriptors are bags of attributes; one engine is always on offer, and its plan asks for the configured workspace. */
+   Descriptors are bags of attributes; one engine is always on offer, and its plan asks for the configured
+   workspace. */
 #include "cudnn.h"
 
 #include <stdio.h>
@@ -9,29 +10,29 @@
 enum { ENGINE = 2, ENGINE_CONFIG = 3, HEURISTIC = 4, PLAN = 5, OPERATION_GRAPH = 15 }; /* descriptor types */
 
 enum { /* attributes */
-    HEURISTIC_GRAPH = 201,
-    HEURISTIC_RESULTS = 202,
-    CONFIG_ENGINE = 300,
-    CONFIG_KNOBS = 302,
-    CONFIG_WORKSPACE = 303,
-    CONFIG_SHARED_MEMORY = 304,
-    PLAN_CONFIG = 401,
-    PLAN_WORKSPACE = 402,
-    PLAN_JSON = 405,
-    FORWARD_W = 703,
-    FORWARD_Y = 705,
-    BACKWARD_DATA_W = 709,
-    BACKWARD_DATA_DY = 711,
-    BACKWARD_FILTER_DW = 715,
-    BACKWARD_FILTER_DY = 717,
-    GRAPH_OPERATIONS = 801,
-    GRAPH_ENGINE_COUNT = 802,
-    TENSOR_DIMENSIONS = 902,
-    ENGINE_GRAPH = 1300,
-    ENGINE_INDEX = 1301,
-    ENGINE_KNOBS = 1302,
-    ENGINE_NUMERICAL_NOTE = 1303,
-    ENGINE_BEHAVIOR_NOTE = 1305,
+       HEURISTIC_GRAPH = 201,
+       HEURISTIC_RESULTS = 202,
+       CONFIG_ENGINE = 300,
+       CONFIG_KNOBS = 302,
+       CONFIG_WORKSPACE = 303,
+       CONFIG_SHARED_MEMORY = 304,
+       PLAN_CONFIG = 401,
+       PLAN_WORKSPACE = 402,
+       PLAN_JSON = 405,
+       FORWARD_W = 703,
+       FORWARD_Y = 705,
+       BACKWARD_DATA_W = 709,
+       BACKWARD_DATA_DY = 711,
+       BACKWARD_FILTER_DW = 715,
+       BACKWARD_FILTER_DY = 717,
+       GRAPH_OPERATIONS = 801,
+       GRAPH_ENGINE_COUNT = 802,
+       TENSOR_DIMENSIONS = 902,
+       ENGINE_GRAPH = 1300,
+       ENGINE_INDEX = 1301,
+       ENGINE_KNOBS = 1302,
+       ENGINE_NUMERICAL_NOTE = 1303,
+       ENGINE_BEHAVIOR_NOTE = 1305,
 };
 
 typedef struct attribute {
@@ -111,7 +112,8 @@ int cudnnBackendDestroyDescriptor(descriptor *d)
     return 0;
 }
 
-/* ---- the cost of a convolution, 2 * |y| * |w| / output channels, handed on from the graph to the plan ---- */
+/* ---- the cost of a convolution, 2 * |y| * |w| / output channels, handed on from the graph to the plan ----
+ */
 
 static double elements(const descriptor *t, double *first)
 {
@@ -217,7 +219,8 @@ static int give_stored(const attribute *a, int64_t requested, int64_t *count, vo
     return 0;
 }
 
-int cudnnBackendGetAttribute(const descriptor *d, int name, int type, int64_t requested, int64_t *count, void *out)
+int cudnnBackendGetAttribute(const descriptor *d, int name, int type, int64_t requested, int64_t *count,
+                             void *out)
 {
     static const char empty_json[] = "{}";
     int64_t unused;

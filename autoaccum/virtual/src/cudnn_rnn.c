@@ -19,9 +19,10 @@ typedef struct {
     int steps, batch;
 } rnn_data;
 
-int cudnnSetRNNDescriptor_v8(rnn *r, int algorithm, int mode, int bias, int direction, int input_mode, int type,
-                             int math_precision, int math_type, int32_t input_size, int32_t hidden_size,
-                             int32_t projection, int32_t layers, void *dropout, uint32_t flags)
+int cudnnSetRNNDescriptor_v8(rnn *r, int algorithm, int mode, int bias, int direction, int input_mode,
+                             int type, int math_precision, int math_type, int32_t input_size,
+                             int32_t hidden_size, int32_t projection, int32_t layers, void *dropout,
+                             uint32_t flags)
 {
     (void)algorithm, (void)input_mode, (void)math_precision, (void)math_type, (void)dropout, (void)flags;
     if (projection && projection != hidden_size)
@@ -37,8 +38,8 @@ int cudnnSetRNNDescriptor_v8(rnn *r, int algorithm, int mode, int bias, int dire
     return 0;
 }
 
-int cudnnSetRNNDataDescriptor(rnn_data *d, int type, int layout, int steps, int batch, int vector, const int *lengths,
-                              void *padding)
+int cudnnSetRNNDataDescriptor(rnn_data *d, int type, int layout, int steps, int batch, int vector,
+                              const int *lengths, void *padding)
 {
     (void)type, (void)layout, (void)vector, (void)lengths, (void)padding;
     d->steps = steps;
@@ -46,7 +47,8 @@ int cudnnSetRNNDataDescriptor(rnn_data *d, int type, int layout, int steps, int 
     return 0;
 }
 
-/* A pseudo-layer is a layer in one direction; its first `gates` matrices multiply the input, the rest the state. */
+/* A pseudo-layer is a layer in one direction; its first `gates` matrices multiply the input, the rest
+   the state. */
 static size_t matrix_columns(const rnn *r, int layer, int matrix)
 {
     if (matrix >= r->gates)
@@ -101,7 +103,8 @@ int cudnnGetRNNWeightParams(cudnn_handle *handle, rnn *r, int32_t layer, size_t 
     return 0;
 }
 
-int cudnnGetRNNTempSpaceSizes(cudnn_handle *handle, rnn *r, int mode, rnn_data *d, size_t *workspace, size_t *reserve)
+int cudnnGetRNNTempSpaceSizes(cudnn_handle *handle, rnn *r, int mode, rnn_data *d, size_t *workspace,
+                              size_t *reserve)
 {
     (void)handle;
     size_t outputs = (size_t)d->steps * (size_t)d->batch * (size_t)(r->hidden_size * r->directions);

@@ -1,5 +1,5 @@
-/* libcusolver: handles only. Every factorisation says "not supported", because the size of its workspace, which
-   PyTorch would ask for first, is not known here. */
+/* libcusolver: handles only. Every factorisation says "not supported", because the size of its workspace,
+   which PyTorch would ask for first, is not known here. */
 #include <stdlib.h>
 
 static int make(void **out)

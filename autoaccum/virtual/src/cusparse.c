@@ -1,5 +1,5 @@
-/* libcusparse: handles only; PyTorch makes one as soon as a sparse tensor is used. Products of sparse matrices say
-   "not supported", because the size of their workspace is not known here. */
+/* libcusparse: handles only; PyTorch makes one as soon as a sparse tensor is used. Products of sparse
+   matrices say "not supported", because the size of their workspace is not known here. */
 #include <stdlib.h>
 
 int cusparseCreate(void **handle)

@@ -1,7 +1,9 @@
-/* The virtual device, as every library of this folder sees it: what it is, what it holds, what time it is there.
+/* The virtual device, as every library of this folder sees it: what it is, what it holds, what time it is
+   there.
 
-   Implemented by config.c, state.c, memory.c, clock.c and leave.c, which together make libautoaccum_virtual.so.
-   A device number is physical (as NVML counts) unless it is called `ordinal` (as CUDA_VISIBLE_DEVICES renumbers). */
+   Implemented by config.c, state.c, memory.c, clock.c and leave.c, which together make
+   libautoaccum_virtual.so. A device number is physical (as NVML counts) unless it is called `ordinal` (as
+   CUDA_VISIBLE_DEVICES renumbers). */
 #ifndef AUTOACCUM_VIRTUAL_DEVICE_H
 #define AUTOACCUM_VIRTUAL_DEVICE_H
 
@@ -92,7 +94,7 @@ void vg_leave_prepare(void); /* once, from vg_start() */
 
 /* ---- the calling thread ---- */
 extern __thread int vg_current_ordinal;
-int vg_current(void);      /* the current physical device */
+int vg_current(void);       /* the current physical device */
 int vg_current_ready(void); /* the same, with a context made on it */
 
 /* ---- what a generated stub calls ---- */

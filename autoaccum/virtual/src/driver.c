@@ -1,4 +1,4 @@
-/* libcuda: devices, contexts, plain memory, and modules compiled at run time, which are accepted and never run. */
+/* libcuda: devices, contexts, plain memory, and modules compiled at run time, which are never run. */
 #define _GNU_SOURCE
 #include "driver.h"
 
@@ -298,7 +298,8 @@ CUresult cuFuncSetCacheConfig(void *function, int config)
     return CUDA_SUCCESS;
 }
 
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *function, int block_size, size_t shared)
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *function, int block_size,
+                                                     size_t shared)
 {
     (void)function, (void)shared;
     int fitting = block_size > 0 ? 2048 / block_size : 1;

@@ -42,7 +42,8 @@ static void drop_locked(physical *memory)
     free(memory);
 }
 
-CUresult cuMemGetAllocationGranularity(size_t *granularity, const allocation_properties *properties, int option)
+CUresult cuMemGetAllocationGranularity(size_t *granularity, const allocation_properties *properties,
+                                       int option)
 {
     (void)properties, (void)option;
     *granularity = VG_PAGE;

@@ -1,4 +1,5 @@
-/* Device memory without a device: address space of the host that is charged to the account but hardly ever touched. */
+/* Device memory without a device: address space of the host, charged to the account but hardly ever touched.
+ */
 #define _GNU_SOURCE
 #include "device.h"
 
@@ -8,8 +9,9 @@
 #include <sys/mman.h>
 
 #define HOST_PAGE ((size_t)4096)
-#define BIG_COPY ((size_t)1 << 20)  /* device to device, above this nothing is moved: host memory stays untouched */
-#define SMALL_READ ((size_t)16)     /* a scalar or a count read back by the host */
+#define BIG_COPY \
+    ((size_t)1 << 20)           /* larger copies within the device move nothing: the host stays untouched */
+#define SMALL_READ ((size_t)16) /* a scalar or a count read back by the host */
 
 /* ---- the blocks, sorted by address ---- */
 
@@ -154,9 +156,9 @@ int vg_host_free(void *pointer)
 
 /* ---- copies ----
 
-   Kernels write nothing, so a result that the host reads back (.item(), the count of nonzero()) would be whatever the
-   block held before: a stale 1.0f read as a count asks for 8 GB. Small reads are therefore zeros, unless the host
-   itself wrote those bytes and no kernel has run since. */
+   Kernels write nothing, so a result that the host reads back (.item(), the count of nonzero()) would be
+   whatever the block held before: a stale 1.0f read as a count asks for 8 GB. Small reads are therefore
+   zeros, unless the host itself wrote those bytes and no kernel has run since. */
 
 #define REMEMBERED 256
 

@@ -1,5 +1,6 @@
-/* libnccl: communicators exist, but nothing is exchanged. Each rank sees its own data as everybody's: a sum is its own
-   value, a gather is its own value as many times as there are ranks. Use gloo for flags that ranks must agree on. */
+/* libnccl: communicators exist, but nothing is exchanged. Each rank sees its own data as everybody's: a sum
+   is its own value, a gather is its own value as many times as there are ranks. Use gloo for flags that ranks
+   must agree on. */
 #include "device.h"
 
 #include <stdlib.h>
@@ -26,7 +27,9 @@ static int make(communicator **out, int size, int rank)
 
 static size_t bytes_of(size_t count, int type)
 {
-    static const unsigned char sizes[] = { 1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1 }; /* in the order of ncclDataType_t */
+    static const unsigned char sizes[] = {
+        1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1
+    }; /* in the order of ncclDataType_t */
     return count * (type >= 0 && type < (int)sizeof sizes ? sizes[type] : 4);
 }
 
@@ -127,7 +130,8 @@ int ncclCommAbort(communicator *c)
 
 /* ---- collectives ---- */
 
-int ncclAllReduce(const void *from, void *to, size_t count, int type, int operation, communicator *c, void *stream)
+int ncclAllReduce(const void *from, void *to, size_t count, int type, int operation, communicator *c,
+                  void *stream)
 {
     (void)operation, (void)c, (void)stream;
     return copy(to, from, bytes_of(count, type));

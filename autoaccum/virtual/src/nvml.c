@@ -1,4 +1,5 @@
-/* libnvidia-ml: NVML over the same account as CUDA, so that its figures agree with mem_get_info and see everybody.
+/* libnvidia-ml: NVML over the same account as CUDA, so that its figures agree with mem_get_info and see
+   everybody.
 
    AUTOACCUM_VIRTUAL_NVML makes it fail in the ways that real machines do:
      missing       nvmlInit says that the library was not found
@@ -56,12 +57,12 @@ static int resolve(handle h, int *device)
     return *device >= 0 && *device < vg_devices() ? OK : INVALID_ARGUMENT;
 }
 
-#define RESOLVE(h)                                                                                                   \
-    int device;                                                                                                      \
-    do {                                                                                                             \
-        int status = resolve(h, &device);                                                                            \
-        if (status)                                                                                                  \
-            return status;                                                                                           \
+#define RESOLVE(h)                        \
+    int device;                           \
+    do {                                  \
+        int status = resolve(h, &device); \
+        if (status)                       \
+            return status;                \
     } while (0)
 
 /* ---- the library and the system ---- */

@@ -17,8 +17,8 @@ const char *nvrtcGetErrorString(int error)
     return error ? "error of the virtual GPU's NVRTC" : "NVRTC_SUCCESS";
 }
 
-int nvrtcCreateProgram(void **program, const char *source, const char *name, int count, const char *const *headers,
-                       const char *const *names)
+int nvrtcCreateProgram(void **program, const char *source, const char *name, int count,
+                       const char *const *headers, const char *const *names)
 {
     (void)source, (void)name, (void)count, (void)headers, (void)names;
     *program = calloc(1, 64);

@@ -30,16 +30,16 @@ typedef struct {
 /* Remember an error for cudaGetLastError(), and give it. */
 cudaError_t vg_fail(cudaError_t error);
 
-#define NEED_DEVICE()                                                                                                \
-    do {                                                                                                             \
-        if (vg_visible_devices() == 0)                                                                               \
-            return vg_fail(cudaErrorNoDevice);                                                                       \
+#define NEED_DEVICE()                          \
+    do {                                       \
+        if (vg_visible_devices() == 0)         \
+            return vg_fail(cudaErrorNoDevice); \
     } while (0)
 
-#define TRACE(...)                                                                                                   \
-    do {                                                                                                             \
-        if (vg_trace() > 1)                                                                                          \
-            fprintf(stderr, "virtual GPU: " __VA_ARGS__);                                                            \
+#define TRACE(...)                                        \
+    do {                                                  \
+        if (vg_trace() > 1)                               \
+            fprintf(stderr, "virtual GPU: " __VA_ARGS__); \
     } while (0)
 
 static inline vg_stream *stream_here(cudaStream_t stream)

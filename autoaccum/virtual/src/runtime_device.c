@@ -134,7 +134,8 @@ static const struct {
     { cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal" },
     { cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle" },
     { cudaErrorNotReady, "cudaErrorNotReady", "device not ready" },
-    { cudaErrorPeerAccessAlreadyEnabled, "cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled" },
+    { cudaErrorPeerAccessAlreadyEnabled, "cudaErrorPeerAccessAlreadyEnabled",
+      "peer access is already enabled" },
     { cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported by the virtual GPU" },
 };
 #define KNOWN_ERRORS (sizeof known_errors / sizeof *known_errors)

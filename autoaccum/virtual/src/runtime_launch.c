@@ -1,4 +1,5 @@
-/* libcudart: kernels, which are registered and launched but never run, and the way to the driver's functions. */
+/* libcudart: kernels, which are registered and launched but never run, and the way to the driver's functions.
+ */
 #define _GNU_SOURCE
 #include "runtime.h"
 
@@ -8,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- modules; with AUTOACCUM_VIRTUAL_TRACE=3 the names of kernels are kept, so that launches can be printed ---- */
+/* ---- modules; AUTOACCUM_VIRTUAL_TRACE=3 keeps the names of kernels, so that launches can be printed ---- */
 
 #define NAMES ((size_t)1 << 20)
 
@@ -47,8 +48,8 @@ char __cudaInitModule(void **module)
     return 1;
 }
 
-void __cudaRegisterFunction(void **module, const char *function, char *device_function, const char *name, int limit,
-                            void *thread, void *block, void *block_dim, void *grid_dim, int *warp)
+void __cudaRegisterFunction(void **module, const char *function, char *device_function, const char *name,
+                            int limit, void *thread, void *block, void *block_dim, void *grid_dim, int *warp)
 {
     (void)module, (void)device_function, (void)limit, (void)thread, (void)block, (void)block_dim;
     (void)grid_dim, (void)warp;
@@ -99,8 +100,8 @@ cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, 
 static void print_launch(const void *function, dim3 grid, dim3 block)
 {
     const char *name = names[name_slot(function)].name;
-    fprintf(stderr, "virtual GPU: launch %s grid %ux%ux%u block %ux%ux%u\n", name ? name : "?", grid.x, grid.y,
-            grid.z, block.x, block.y, block.z);
+    fprintf(stderr, "virtual GPU: launch %s grid %ux%ux%u block %ux%ux%u\n", name ? name : "?", grid.x,
+            grid.y, grid.z, block.x, block.y, block.z);
 }
 
 static cudaError_t launch(const void *function, dim3 grid, dim3 block, cudaStream_t stream)
@@ -128,8 +129,8 @@ cudaError_t __cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void *
     return launch(kernel, grid, block, stream);
 }
 
-cudaError_t cudaLaunchCooperativeKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared,
-                                        cudaStream_t stream)
+cudaError_t cudaLaunchCooperativeKernel(const void *function, dim3 grid, dim3 block, void **arguments,
+                                        size_t shared, cudaStream_t stream)
 {
     (void)arguments, (void)shared;
     return launch(function, grid, block, stream);
@@ -185,8 +186,9 @@ cudaError_t cudaFuncGetAttributes(function_attributes *out, const void *function
     return cudaSuccess;
 }
 
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *function, int block_size,
-                                                                   size_t shared, unsigned flags)
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *function,
+                                                                   int block_size, size_t shared,
+                                                                   unsigned flags)
 {
     (void)function, (void)shared, (void)flags;
     int fitting = block_size > 0 ? 2048 / block_size : 1;
@@ -202,7 +204,8 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const voi
     return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, block_size, shared, 0);
 }
 
-cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t *size, const void *function, int blocks, int block_size)
+cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t *size, const void *function, int blocks,
+                                                      int block_size)
 {
     (void)function, (void)blocks, (void)block_size;
     *size = 49152;

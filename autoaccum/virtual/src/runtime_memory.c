@@ -47,7 +47,8 @@ cudaError_t cudaFree(void *pointer)
     return vg_device_free(pointer) ? vg_fail(cudaErrorInvalidValue) : cudaSuccess;
 }
 
-/* ---- the stream-ordered pool (PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync); it keeps nothing back ---- */
+/* ---- the stream-ordered pool (PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync); it keeps nothing back ----
+ */
 
 enum { RELEASE_THRESHOLD = 4, RESERVED_NOW, RESERVED_HIGH, USED_NOW, USED_HIGH };
 #define FIRST_POOL 0x1000
@@ -263,8 +264,8 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
     return cudaSuccess;
 }
 
-cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
-                         int kind)
+cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                         size_t height, int kind)
 {
     return cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, height, kind, NULL);
 }
@@ -295,8 +296,8 @@ static variable *variables;
 static size_t variables_count, variables_capacity;
 static pthread_mutex_t variables_mutex = PTHREAD_MUTEX_INITIALIZER;
 
-void __cudaRegisterVar(void **module, char *symbol, char *address, const char *name, int external, size_t size,
-                       int constant, int global)
+void __cudaRegisterVar(void **module, char *symbol, char *address, const char *name, int external,
+                       size_t size, int constant, int global)
 {
     (void)module, (void)address, (void)name, (void)external, (void)constant, (void)global;
     pthread_mutex_lock(&variables_mutex);
@@ -355,8 +356,8 @@ cudaError_t cudaMemcpyToSymbol(const void *symbol, const void *from, size_t size
     return cudaSuccess;
 }
 
-cudaError_t cudaMemcpyToSymbolAsync(const void *symbol, const void *from, size_t size, size_t offset, int kind,
-                                    cudaStream_t stream)
+cudaError_t cudaMemcpyToSymbolAsync(const void *symbol, const void *from, size_t size, size_t offset,
+                                    int kind, cudaStream_t stream)
 {
     (void)stream;
     return cudaMemcpyToSymbol(symbol, from, size, offset, kind);

@@ -222,14 +222,15 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, int *status, unsigned 
     return capture_info(stream, status, id, NULL, NULL, NULL, NULL);
 }
 
-cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, int *status, unsigned long long *id, void **graph,
-                                        const void **dependencies, size_t *count)
+cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, int *status, unsigned long long *id,
+                                        void **graph, const void **dependencies, size_t *count)
 {
     return capture_info(stream, status, id, graph, dependencies, NULL, count);
 }
 
-cudaError_t cudaStreamGetCaptureInfo_v3(cudaStream_t stream, int *status, unsigned long long *id, void **graph,
-                                        const void **dependencies, const void **edges, size_t *count)
+cudaError_t cudaStreamGetCaptureInfo_v3(cudaStream_t stream, int *status, unsigned long long *id,
+                                        void **graph, const void **dependencies, const void **edges,
+                                        size_t *count)
 {
     return capture_info(stream, status, id, graph, dependencies, edges, count);
 }
@@ -297,7 +298,8 @@ cudaError_t cudaGraphExecDestroy(void *executable)
     return cudaSuccess;
 }
 
-cudaError_t cudaUserObjectCreate(void **object, void *data, host_function destroy, unsigned references, unsigned flags)
+cudaError_t cudaUserObjectCreate(void **object, void *data, host_function destroy, unsigned references,
+                                 unsigned flags)
 {
     (void)data, (void)destroy, (void)references, (void)flags;
     *object = calloc(1, 16);

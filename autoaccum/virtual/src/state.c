@@ -1,7 +1,7 @@
 /* The account of every device: its size, who holds how many bytes, and the knobs that tests turn.
 
-   It lives in a file shared between processes when AUTOACCUM_VIRTUAL_STATE names one, so that they compete for the
-   same device and NVML shows them to each other; otherwise in memory of this process alone. */
+   It lives in a file shared between processes when AUTOACCUM_VIRTUAL_STATE names one, so that they compete
+   for the same device and NVML shows them to each other; otherwise in memory of this process alone. */
 #define _GNU_SOURCE
 #include "device.h"
 
@@ -20,7 +20,7 @@
 #define EXPORTED __attribute__((visibility("default")))
 
 typedef struct {
-    int32_t pid; /* 0: a free slot */
+    int32_t pid;      /* 0: a free slot */
     uint64_t started; /* tells a process from a later one with the same pid */
     uint64_t allocated[VG_MAX_DEVICES];
     uint64_t context[VG_MAX_DEVICES];
@@ -70,7 +70,8 @@ static void make_mutex(pthread_mutex_t *mutex)
 
 /* ---- processes: a slot each, taken back from the dead ---- */
 
-/* Is it alive (a zombie is not), and since when? Field 3 of /proc/PID/stat is its state, field 22 its start. */
+/* Is it alive (a zombie is not), and since when? Field 3 of /proc/PID/stat is its state, field 22 its start.
+ */
 static int is_alive(int pid, uint64_t *started)
 {
     char path[64], text[1024];
@@ -194,7 +195,8 @@ static account *map_state(int file)
     return mapped;
 }
 
-/* The file may outlive its processes: the sizes that this process was given win, the tenant's only over nobody. */
+/* The file may outlive its processes: the sizes that this process was given win, its tenant only where
+   nobody is there. */
 static void attach(void)
 {
     int file = open_state_file();
