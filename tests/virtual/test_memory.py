@@ -48,6 +48,23 @@ def test_the_last_byte_fits_and_one_page_more_does_not(run: Run) -> None:
     assert run(code) == {"over": True, "exact": False}
 
 
+def test_a_host_without_address_space_is_not_taken_for_a_full_device(run: Run) -> None:
+    code = """
+    import resource
+    gpu_bytes(1)
+    resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))
+    try:
+        gpu_bytes(4 * GIB)
+    except RuntimeError as error:
+        report(oom=isinstance(error, torch.OutOfMemoryError), message=str(error))
+    """
+
+    seen = run(code)
+
+    assert not seen["oom"]
+    assert "the host refused address space" in seen["message"]
+
+
 def test_a_memory_fraction_is_enforced_and_can_be_lifted(run: Run) -> None:
     code = """
     torch.cuda.set_per_process_memory_fraction(0.25)

@@ -47,6 +47,7 @@ void vg_count_busy(int device, uint64_t ns);
 double vg_utilization(int device); /* percent of the time since the state was made */
 
 /* ---- memory.c: blocks and copies ---- */
+enum vg_result { VG_OK, VG_FULL, VG_REFUSED }; /* refused: by the host, which has no address space left */
 enum vg_kind { VG_HOST = 1, VG_DEVICE = 2, VG_MANAGED = 3 };
 
 typedef struct {
@@ -58,8 +59,8 @@ typedef struct {
 } vg_block;
 
 void *vg_map_aligned(size_t size, int protection); /* host address space, aligned to VG_PAGE */
-void *vg_device_alloc(int device, size_t size);    /* NULL when it does not fit */
-int vg_device_free(void *pointer);                 /* 0, or -1 for an unknown pointer */
+enum vg_result vg_device_alloc(int device, size_t size, void **out);
+int vg_device_free(void *pointer); /* 0, or -1 for an unknown pointer */
 void *vg_host_alloc(size_t size, enum vg_kind kind, int device);
 int vg_host_free(void *pointer);
 void vg_blocks_add(void *pointer, size_t size, size_t charged, int device, enum vg_kind kind);

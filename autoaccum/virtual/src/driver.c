@@ -183,9 +183,12 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 
 CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t size)
 {
-    void *made = vg_device_alloc(vg_current(), size);
+    void *made;
+    enum vg_result result = vg_device_alloc(vg_current(), size, &made);
     *pointer = (CUdeviceptr)made;
-    return made ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == VG_OK)
+        return CUDA_SUCCESS;
+    return result == VG_FULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_OPERATING_SYSTEM;
 }
 
 CUresult cuMemFree_v2(CUdeviceptr pointer)

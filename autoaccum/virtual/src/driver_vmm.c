@@ -56,7 +56,7 @@ CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t size, size_t alignment
     (void)alignment, (void)wanted, (void)flags;
     void *reserved = vg_map_aligned(size, PROT_NONE);
     if (!reserved)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        return CUDA_ERROR_OPERATING_SYSTEM;
     vg_blocks_add(reserved, size, 0, vg_current(), VG_DEVICE);
     *pointer = (CUdeviceptr)reserved;
     return CUDA_SUCCESS;

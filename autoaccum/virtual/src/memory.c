@@ -9,9 +9,10 @@
 #include <sys/mman.h>
 
 #define HOST_PAGE ((size_t)4096)
-#define BIG_COPY \
-    ((size_t)1 << 20)           /* larger copies within the device move nothing: the host stays untouched */
 #define SMALL_READ ((size_t)16) /* a scalar or a count read back by the host */
+
+/* Larger copies within the device move nothing, so that the memory of the host stays untouched. */
+#define BIG_COPY ((size_t)1 << 20)
 
 /* ---- the blocks, sorted by address ---- */
 
@@ -106,19 +107,20 @@ void *vg_map_aligned(size_t size, int protection)
     return aligned;
 }
 
-void *vg_device_alloc(int device, size_t size)
+enum vg_result vg_device_alloc(int device, size_t size, void **out)
 {
+    *out = NULL;
     vg_make_context(device);
     size_t rounded = round_up(size, VG_PAGE);
     if (rounded < size || vg_charge(device, rounded))
-        return NULL;
-    void *pointer = vg_map_aligned(rounded, PROT_READ | PROT_WRITE);
-    if (!pointer) {
+        return VG_FULL;
+    *out = vg_map_aligned(rounded, PROT_READ | PROT_WRITE);
+    if (!*out) {
         vg_release(device, rounded);
-        return NULL;
+        return VG_REFUSED;
     }
-    vg_blocks_add(pointer, rounded, rounded, device, VG_DEVICE);
-    return pointer;
+    vg_blocks_add(*out, rounded, rounded, device, VG_DEVICE);
+    return VG_OK;
 }
 
 int vg_device_free(void *pointer)
@@ -199,6 +201,11 @@ static int was_written(const void *pointer, size_t size)
     return found;
 }
 
+static size_t copy_limit(void)
+{
+    return vg_env_size(VG_ENV("COPY_MAX_BYTES"), 0, SIZE_MAX);
+}
+
 static int on_device(const void *pointer)
 {
     vg_block block;
@@ -208,7 +215,7 @@ static int on_device(const void *pointer)
 void vg_copy(void *destination, const void *source, size_t size)
 {
     int to_device = on_device(destination), from_device = on_device(source);
-    if (to_device && from_device && size > BIG_COPY)
+    if (size > (to_device && from_device ? BIG_COPY : copy_limit()))
         return;
     if (from_device && !to_device && size <= SMALL_READ && !was_written(source, size)) {
         memset(destination, 0, size);

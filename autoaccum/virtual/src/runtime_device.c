@@ -132,6 +132,8 @@ static const struct {
     { cudaErrorInvalidSymbol, "cudaErrorInvalidSymbol", "invalid device symbol" },
     { cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected" },
     { cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal" },
+    { cudaErrorOperatingSystem, "cudaErrorOperatingSystem",
+      "the host refused address space to the virtual GPU (see ulimit -v and vm.overcommit_memory)" },
     { cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle" },
     { cudaErrorNotReady, "cudaErrorNotReady", "device not ready" },
     { cudaErrorPeerAccessAlreadyEnabled, "cudaErrorPeerAccessAlreadyEnabled",

@@ -31,9 +31,11 @@ cudaError_t cudaMalloc(void **pointer, size_t size)
     *pointer = NULL;
     if (!size)
         return cudaSuccess;
-    *pointer = vg_device_alloc(vg_current_ready(), size);
+    enum vg_result result = vg_device_alloc(vg_current_ready(), size, pointer);
     TRACE("cudaMalloc of %zu gives %p\n", size, *pointer);
-    return *pointer ? cudaSuccess : vg_fail(cudaErrorMemoryAllocation);
+    if (result == VG_OK)
+        return cudaSuccess;
+    return vg_fail(result == VG_FULL ? cudaErrorMemoryAllocation : cudaErrorOperatingSystem);
 }
 
 cudaError_t cudaFree(void *pointer)

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #define MAGIC 0x3176757061757631ull /* changes with the layout below */
+#define CANNOT_START 70             /* EX_SOFTWARE; atexit() handlers would need the state that is missing */
 #define EXPORTED __attribute__((visibility("default")))
 
 typedef struct {
@@ -170,7 +171,7 @@ static int open_state_file(void)
     int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (file < 0) {
         fprintf(stderr, "virtual GPU: cannot open the state file %s: %s\n", path, strerror(errno));
-        exit(70);
+        _exit(CANNOT_START);
     }
     return file;
 }
@@ -184,13 +185,13 @@ static account *map_state(int file)
         fstat(file, &status);
         if (status.st_size != sizeof(account) && (ftruncate(file, 0) || ftruncate(file, sizeof(account)))) {
             perror("virtual GPU: cannot size the state file");
-            exit(70);
+            _exit(CANNOT_START);
         }
     }
     account *mapped = mmap(NULL, sizeof(account), PROT_READ | PROT_WRITE, flags, file, 0);
     if (mapped == MAP_FAILED) {
         perror("virtual GPU: cannot map its state");
-        exit(70);
+        _exit(CANNOT_START);
     }
     return mapped;
 }
