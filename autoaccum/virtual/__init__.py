@@ -118,6 +118,7 @@ def environment(gpu: VirtualGpu | Sequence[VirtualGpu]) -> dict[str, str]:
     return {
         "LD_PRELOAD": ":".join([*libraries, *kept]),
         "CUDA_VISIBLE_DEVICES": ",".join(str(i) for i in range(len(gpus))),
+        "TRITON_LIBCUDA_PATH": str(Path(libraries[0]).parent),
         # PyTorch waits 10 s at exit for a thread that src/leave.c keeps from aborting the process.
         "TORCH_AUTOGRAD_SHUTDOWN_WAIT_LIMIT": os.environ.get("TORCH_AUTOGRAD_SHUTDOWN_WAIT_LIMIT", "1"),
         **{f"AUTOACCUM_VIRTUAL_{key}": value for key, value in _variables(gpus).items()},

@@ -33,7 +33,7 @@ _CORE_FILES = ("config.c", "state.c", "memory.c", "clock.c", "leave.c")
 # The sources of each library, by the stem of its SONAME; a library that is not here is stubs alone.
 _FILES = {
     "cudart": ("runtime_device.c", "runtime_memory.c", "runtime_stream.c", "runtime_launch.c"),
-    "cuda": ("driver.c", "driver_vmm.c"),
+    "cuda": ("driver.c", "driver_vmm.c", "driver_triton.c"),
     "nvidia-ml": ("nvml.c",),
     "cublas": ("cublas.c",),
     "cublasLt": ("cublaslt.c",),
@@ -197,6 +197,7 @@ def _compile_all(folder: Path, wheel: Wheel, compiler: str) -> None:
             script.write_text(f"{library.version} {{ global: *; }};\n")
             command.append(f"-Wl,--version-script={script}")
         _run(command)
+    (folder / _ALWAYS["cuda"]).symlink_to(_file_name("cuda"))  # Triton links its launcher against this name
 
 
 def _file_name(stem: str) -> str:

@@ -20,12 +20,13 @@ def test_free_memory_is_the_total_less_the_context(run: Run) -> None:
 
 def test_an_allocation_is_charged_in_pages_of_two_mebibytes(run: Run) -> None:
     code = """
+    import ctypes
     before = torch.cuda.mem_get_info()[0]
-    keep = gpu_bytes(1 * GIB + 1)
-    report(taken=before - torch.cuda.mem_get_info()[0])
+    error = ctypes.CDLL(None).cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(GIB + 1))
+    report(error=error, taken=before - torch.cuda.mem_get_info()[0])
     """
 
-    assert run(code)["taken"] == GIB + 2 * MIB
+    assert run(code) == {"error": 0, "taken": GIB + 2 * MIB}
 
 
 def test_what_does_not_fit_raises_out_of_memory(run: Run) -> None:

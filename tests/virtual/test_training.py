@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from autoaccum.virtual import VirtualGpu
@@ -240,6 +242,21 @@ def test_a_cuda_graph_is_captured_and_replayed(run: Run) -> None:
     """
 
     assert run(code)["shape"] == [32, 256]
+
+
+def test_a_compiled_model_trains(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    code = """
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.LayerNorm(64), nn.Linear(64, 8)).cuda()
+    torch.compile(model)(torch.randn(4, 64, device="cuda")).sum().backward()
+    report(missing=sum(p.grad is None for p in model.parameters()))
+    """
+    caches = {
+        "TRITON_CACHE_DIR": str(tmp_path / "triton"),
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
+    }
+
+    assert run(code, env=caches)["missing"] == 0
 
 
 def test_the_profiler_lives_without_device_records(run: Run) -> None:
