@@ -142,7 +142,10 @@ def _compiler() -> str:
 
 def _wanted(folder: Path) -> dict[str, _Library]:
     """Give, by stem, the libraries of NVIDIA that PyTorch in `folder` needs and what it imports from each."""
-    files = [elf.read(path) for path in sorted(folder.glob("*.so"))]
+    try:
+        files = [elf.read(path) for path in sorted(folder.glob("*.so"))]
+    except elf.NotElf as error:
+        raise DeviceError(f"the installed PyTorch is damaged ({error}): install it again") from error
     found = {stem: _Library(soname=soname) for stem, soname in _ALWAYS.items()}
     for soname in sorted({name for file in files for name in file.needed}):
         stem = _stem(soname)

@@ -115,12 +115,18 @@ class _File:
 
 
 def read(path: Path) -> Dynamic:
-    """Give what the shared library at `path` needs; `NotElf` if it is none."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        elf = _File(data)
-        tags = list(elf.tags())
-        return Dynamic(
-            soname=next((text for tag, text in tags if tag == _DT_SONAME), ""),
-            needed=tuple(text for tag, text in tags if tag == _DT_NEEDED),
-            undefined=tuple(elf.undefined()),
-        )
+    """Give what the shared library at `path` needs; `NotElf` if it is none, or not whole."""
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _dynamic(_File(data))
+    except (struct.error, IndexError, ValueError) as error:
+        raise NotElf(f"{path} is not a whole shared library") from error
+
+
+def _dynamic(elf: _File) -> Dynamic:
+    tags = list(elf.tags())
+    return Dynamic(
+        soname=next((text for tag, text in tags if tag == _DT_SONAME), ""),
+        needed=tuple(text for tag, text in tags if tag == _DT_NEEDED),
+        undefined=tuple(elf.undefined()),
+    )

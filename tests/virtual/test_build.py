@@ -178,6 +178,14 @@ def test_a_failing_compiler_is_quoted_by_its_last_line(
     assert list(cache.iterdir()) == []
 
 
+@needs_compiler
+def test_a_damaged_pytorch_is_said(empty_wheel: Wheel, cache: Path) -> None:
+    (empty_wheel.libraries / "libtorch_cuda.so").touch()
+
+    with pytest.raises(DeviceError, match="install it again"):
+        build.libraries(empty_wheel)
+
+
 def test_a_cache_that_cannot_be_written_is_said(
     empty_wheel: Wheel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,14 @@ def test_the_reader_agrees_with_nm(consumer: Path) -> None:
     assert {symbol.name for symbol in elf.read(consumer).undefined} == names
 
 
+@pytest.mark.parametrize("size", [0, 40, 2000])
+def test_a_truncated_library_is_refused(consumer: Path, size: int) -> None:
+    consumer.write_bytes(consumer.read_bytes()[:size])
+
+    with pytest.raises(elf.NotElf, match="not a whole shared library"):
+        elf.read(consumer)
+
+
 def test_another_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("nothing to link\n" * 10)
