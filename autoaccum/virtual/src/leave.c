@@ -1,10 +1,9 @@
 /* A quiet end of the process.
 
    Python up to 3.13 ends a thread that wants the GIL after finalisation with pthread_exit(), whose forced
-   unwinding through PyTorch's C++ frames (an autograd thread still in a hook) aborts the process: "exception
-   not rethrown". A real device is slow enough to hide the race, this one is not. As Python 3.14 does, such a
-   thread waits for the end of the process instead. The library is preloaded, so its pthread_exit() is the one
-   that Python finds. */
+   unwinding through PyTorch's C++ frames (an autograd thread still in a hook) aborts the process. As Python
+   3.14 does, such a thread waits here for the end of the process instead. The library is preloaded, so its
+   pthread_exit() is the one that Python finds. */
 #define _GNU_SOURCE
 #include "device.h"
 
