@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+
+from autoaccum import virtual
+from autoaccum.errors import UsageError
+
+GIB = 1 << 30
+MIB = 1 << 20
+
+
+def test_a_size_alone_takes_the_defaults() -> None:
+    gpu = virtual.parse("24GiB")
+
+    assert gpu == virtual.VirtualGpu(total_bytes=24 * GIB, context_bytes=256 * MIB, other_bytes=0)
+
+
+def test_settings_follow_the_size_in_any_order() -> None:
+    gpu = virtual.parse("8GiB, other=2GiB, context=512MiB")
+
+    assert (gpu.total_bytes, gpu.context_bytes, gpu.other_bytes) == (8 * GIB, 512 * MIB, 2 * GIB)
+
+
+def test_a_cudnn_workspace_can_be_set() -> None:
+    assert virtual.parse("8GiB,cudnn-workspace=64MiB").cudnn_workspace_bytes == 64 * MIB
+
+
+def test_a_context_of_zero_is_allowed() -> None:
+    assert virtual.parse("8GiB,context=0").context_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "does not begin with a size"),
+        ("context=512MiB", "does not begin with a size"),
+        ("8GiB,", "is not a setting"),
+        ("8GiB,other", "is not a setting"),
+        ("8GiB,other=", "is not a setting"),
+        ("8GiB,other=1GiB,other=2GiB", "sets other twice"),
+        ("8GiB,othr=2GiB", "did you mean other?"),
+        ("8GiB,other=8GiB", "leaves no memory"),
+        ("100MiB", "leaves no memory"),
+        ("8", "20GiB"),
+        ("8GiB,other=2G", "did you mean 2"),
+    ],
+)
+def test_a_mistake_is_answered_in_one_line(text: str, says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        virtual.parse(text)
+
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_name_with_a_comma_is_refused_before_anything_is_built() -> None:
+    with pytest.raises(UsageError, match="comma"):
+        virtual.environment(virtual.VirtualGpu(total_bytes=GIB, name="one, two"))
+
+
+def test_more_than_sixteen_devices_are_refused() -> None:
+    with pytest.raises(UsageError, match="at most 16"):
+        virtual.environment([virtual.VirtualGpu(total_bytes=GIB)] * 17)
