@@ -1,12 +1,19 @@
 # Two commands do everything on a fresh clone, with Python 3.11 or newer and make:
 #   make probe   installs into .venv and probes an example, on the GPU if there is one
 #   make test    installs into .venv, lints, type-checks and runs the tests
+# And for those who change what runs on a GPU:
+#   make test-gpu   installs a CUDA build of torch into .venv-gpu and runs the tests marked gpu on the virtual GPU,
+#                   and on the real one where there is one
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: probe test lint clean
+GPU_VENV := .venv-gpu
+GPU_BIN := $(GPU_VENV)/bin
+GPU_TORCH ?= 2.15.0
+
+.PHONY: probe test test-gpu lint clean
 
 probe: $(VENV)/.installed
 	$(BIN)/autoaccum probe examples/gpt.py --target-batch 64 --memory-budget 1GiB
@@ -31,5 +38,21 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP_INSTALL) --editable '.[dev]'
 	touch $@
 
+test-gpu: $(GPU_VENV)/.installed
+	$(GPU_BIN)/coverage erase
+	$(GPU_BIN)/coverage run -m pytest -m gpu
+	$(GPU_BIN)/coverage combine --quiet
+	$(GPU_BIN)/coverage report
+
+# The wheel alone, where there is no GPU: its NVIDIA packages are gigabytes that the virtual GPU does without.
+$(GPU_VENV)/.installed: pyproject.toml constraints.txt constraints-gpu.txt
+	[ -x $(GPU_BIN)/python ] || $(PYTHON) -m venv $(GPU_VENV)
+	$(GPU_BIN)/python -m pip install --quiet --disable-pip-version-check \
+	    $$(command -v nvidia-smi > /dev/null || echo --no-deps) torch==$(GPU_TORCH)
+	$(GPU_BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints-gpu.txt \
+	    --requirement requirements-gpu.txt
+	$(GPU_BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(GPU_VENV) $(VENV) .mypy_cache .pytest_cache .ruff_cache

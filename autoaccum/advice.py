@@ -44,7 +44,7 @@ def unconfirmed(sample: Sample, device: DeviceInfo) -> str:
             f"{start}, where malloc keeps freed memory: to use it, train with "
             f"MALLOC_MMAP_THRESHOLD_=65536 MALLOC_TRIM_THRESHOLD_=65536 in the environment"
         )
-    return f"{start}: does another process take memory on this device?"
+    return f"{start}: its memory is laid out otherwise there, or another process took some meanwhile"
 
 
 def at_least(sample: Sample, device: DeviceInfo, model: ModelInfo | None) -> int:

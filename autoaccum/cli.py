@@ -33,7 +33,9 @@ def cli() -> None:
 @click.argument("workload", metavar="FILE[:NAME]")
 @click.option("--target-batch", type=int, required=True, metavar="N", help="The effective batch to reach, exactly.")
 @click.option("--memory-budget", metavar="SIZE", help="20GiB, 20GB or 80%.  [default: what is free, less a reserve]")
-@click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu, cuda or cuda:N.")
+@click.option(
+    "--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu, cuda[:N] or virtual:SIZE."
+)
 @click.option("--world-size", type=int, default=1, show_default=True, metavar="N", help="Ranks sharing the batch.")
 @click.option("--split", default="auto", show_default=True, metavar="KIND", help="auto, even or uneven micro-batches.")
 @click.option("--find-max", is_flag=True, help="Find the exact largest micro-batch, beyond what the plan needs.")
@@ -53,6 +55,7 @@ def probe(as_json: bool, out: str, quiet: bool, verbose: bool, **options: Any) -
     Examples:
       autoaccum probe model.py --target-batch 512
       autoaccum probe model.py --target-batch 512 --memory-budget 20GiB --device cuda:1
+      autoaccum probe model.py --target-batch 512 --device virtual:24GiB
       autoaccum probe train.py:workload --target-batch 256 --json > report.json
 
     Exit codes: 0 plan found, 1 internal error, 2 usage, 3 nothing fits, 4 the workload raised,
@@ -98,7 +101,9 @@ def probe(as_json: bool, out: str, quiet: bool, verbose: bool, **options: Any) -
 
 
 @cli.command()
-@click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu, cuda or cuda:N.")
+@click.option(
+    "--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu, cuda[:N] or virtual:SIZE."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def env(device: str, as_json: bool) -> None:
     """Say what is found here: device, memory, driver, versions.

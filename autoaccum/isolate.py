@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from autoaccum import device as devices
 from autoaccum import errors
 from autoaccum.oom import cause_of_death
 from autoaccum.records import Budget, DeviceInfo, ModelInfo, Outcome, Sample, Trial
@@ -70,6 +71,7 @@ class Worker:
         self.alive = True
         self.trials = 0
         self._timeout_seconds = timeout_seconds
+        environment = _child_environment(spec)
         read_fd, write_fd = os.pipe()
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-X", "faulthandler", "-m", "autoaccum.worker", str(write_fd)],
@@ -78,7 +80,7 @@ class Worker:
             stderr=subprocess.STDOUT,
             pass_fds=(write_fd,),
             start_new_session=True,
-            env=_child_environment(spec.exact_meter),
+            env=environment,
         )
         os.close(write_fd)
         self._answers = _Lines(read_fd)
@@ -249,12 +251,12 @@ def _lost(number: int, trial: Trial, outcome: Outcome, message: str, printed: st
     )
 
 
-def _child_environment(exact_meter: bool) -> dict[str, str]:
-    """Give our environment, with this package importable also where it is not installed."""
+def _child_environment(spec: WorkerSpec) -> dict[str, str]:
+    """Give our environment and the device's, with this package importable also where it is not installed."""
     root = str(Path(__file__).resolve().parent.parent)
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", **devices.environment(spec.device)}
     if Path(root).name not in ("site-packages", "dist-packages"):
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), root]))
-    if exact_meter:
+    if spec.exact_meter:
         environment["MKL_DISABLE_FAST_MM"] = "1"  # MKL's buffers for earlier sizes would count for later ones
     return environment

@@ -170,15 +170,16 @@ def _confirm(request: Request, lab: Lab, device: DeviceInfo, budget: Budget) -> 
 
 def _confirmed(plan: Plan, sample: Sample, budget: Budget) -> Plan:
     """Give the plan with what its confirming trial measured in place of predictions."""
-    peak, whole, optimizer = sample.device_used_bytes, sample.step_seconds, sample.optimizer_seconds
-    if peak is None or whole is None or optimizer is None:
-        return plan
-    per_sample = (whole - optimizer) / (sample.accumulation_steps * sample.micro_batch)
+    peak, whole, optimizer = sample.device_used_bytes or 0, sample.step_seconds, sample.optimizer_seconds
+    speed = None
+    if whole is not None and optimizer is not None:
+        per_sample = (whole - optimizer) / (sample.accumulation_steps * sample.micro_batch)
+        speed = plan.effective_batch / (per_sample * plan.rank_batch + optimizer)
     return replace(
         plan,
         peak_bytes=peak,
         headroom_bytes=budget.limit_bytes - peak,
-        samples_per_second=plan.effective_batch / (per_sample * plan.rank_batch + optimizer),
+        samples_per_second=speed,
         measured=True,
     )
 

@@ -72,7 +72,7 @@ class Subject:
             failure = _Failure(Outcome.OOM, f"ran, but its peak is {over} over the budget")
         if failure is not None:
             self._clean_up()
-        timed = updates[1:] or updates
+        timed = (updates[1:] or updates) if self.device.timed else []
         step_seconds = median(whole for whole, _ in timed) if timed else None
         return Sample(
             trial=number,

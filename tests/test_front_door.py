@@ -22,7 +22,7 @@ LAYERS = [
     ["_version"],
     ["errors"],
     ["units"],
-    ["records"],
+    ["records", "virtual"],
     ["oom", "workload", "batch", "device"],
     ["trial"],
     ["worker", "isolate"],

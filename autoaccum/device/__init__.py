@@ -2,6 +2,7 @@
 
 base.py    the protocol, and the budget that all devices share
 cuda.py    NVIDIA GPUs through torch's allocator and NVML
+virtual.py the same on a GPU that is not there
 nvml.py    every NVML reading, each of them optional
 cpu.py     the main memory, limited by the kernel
 cgroup.py  what a container allows
@@ -11,28 +12,43 @@ from __future__ import annotations
 
 import re
 
+from autoaccum import virtual
 from autoaccum.device.base import Device, Reading
 from autoaccum.errors import DeviceError, UsageError
 
-__all__ = ["Device", "Reading", "check_name", "open_device"]
+__all__ = ["Device", "Reading", "check_name", "environment", "open_device"]
 
 _NAME = re.compile(r"auto|cpu|cuda(:[0-9]+)?")
+_VIRTUAL = "virtual:"
 
 
 def check_name(name: str) -> None:
     """Raise unless `name` could be a device, without looking for it."""
-    if _NAME.fullmatch(name) is None:
-        raise UsageError(f'unknown device "{name}": use auto, cpu, cuda or cuda:N')
+    if name.startswith(_VIRTUAL):
+        virtual.parse(name.removeprefix(_VIRTUAL))
+    elif _NAME.fullmatch(name) is None:
+        raise UsageError(f'unknown device "{name}": use auto, cpu, cuda, cuda:N or virtual:SIZE, such as virtual:24GiB')
+
+
+def environment(name: str) -> dict[str, str]:
+    """Give what a child needs in its environment to find the device; a virtual GPU is built for it here."""
+    return virtual.environment(virtual.parse(name.removeprefix(_VIRTUAL))) if name.startswith(_VIRTUAL) else {}
 
 
 def open_device(name: str) -> Device:
-    """Give the device called "auto", "cpu", "cuda" or "cuda:N" (numbered as CUDA_VISIBLE_DEVICES leaves them)."""
+    """Give the device called "auto", "cpu", "cuda", "cuda:N" or "virtual:SIZE".
+
+    N counts as CUDA_VISIBLE_DEVICES leaves it. A virtual GPU needs a process started with its `environment`.
+    """
     check_name(name)
     import torch
 
     from autoaccum.device.cpu import CpuDevice
     from autoaccum.device.cuda import CudaDevice
+    from autoaccum.device.virtual import VirtualDevice
 
+    if name.startswith(_VIRTUAL):
+        return VirtualDevice()
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return CpuDevice()
     if not torch.cuda.is_available():

@@ -29,6 +29,7 @@ class Device(Protocol):
     torch_device: torch.device
     warnings: list[str]
     default_share: float  # of the free memory, when no budget is given
+    timed: bool  # whether a clock says anything about it
 
     def describe(self) -> DeviceInfo:
         """Say what the device is and what is free on it for this process."""

@@ -30,6 +30,7 @@ class CpuDevice:
     """The main memory, as far as this process may have it."""
 
     torch_device = torch.device("cpu")
+    timed = True
     default_share = 0.8  # the rest of the machine lives in the same memory
 
     def __init__(self) -> None:

@@ -20,7 +20,9 @@ from autoaccum.records import DeviceInfo
 class CudaDevice:
     """One GPU, or one MIG slice, as torch numbers them."""
 
+    kind = "cuda"
     default_share = 0.95
+    timed = True
 
     def __init__(self, index: int) -> None:
         self.torch_device = torch.device("cuda", index)
@@ -38,7 +40,7 @@ class CudaDevice:
         """Say what the GPU is and what this process may have of it: its own part, and what is free."""
         free, total = torch.cuda.mem_get_info(self.torch_device)
         return DeviceInfo(
-            kind="cuda",
+            kind=self.kind,
             name=self._properties.name,
             uuid=self._uuid,
             total_bytes=total,

@@ -32,6 +32,8 @@ __all__ = ["VirtualGpu", "environment", "parse"]
 
 DEFAULT_CONTEXT_BYTES = 256 * MIB
 MAX_DEVICES = 16
+_SIZES = ("context", "other", "cudnn-workspace")
+_NUMBERS = ("gflops", "kernel-ns")  # simulated time
 _EXAMPLE = "write a size and what differs from the defaults, such as 24GiB or 8GiB,context=512MiB,other=2GiB"
 
 
@@ -66,7 +68,7 @@ def parse(text: str) -> VirtualGpu:
     size, *settings = (part.strip() for part in text.split(","))
     if not size or "=" in size:
         raise UsageError(f'"{text}" does not begin with a size: {_EXAMPLE}')
-    chosen: dict[str, int] = {}
+    chosen: dict[str, float] = {}
     for setting in settings:
         key, equals, value = (part.strip() for part in setting.partition("="))
         if not equals or not value:
@@ -78,24 +80,31 @@ def parse(text: str) -> VirtualGpu:
     context = chosen.get("context", DEFAULT_CONTEXT_BYTES)
     other = chosen.get("other", 0)
     if context + other >= total:
-        raise UsageError(
-            f'"{text}" leaves no memory to train in: the context and the other tenant take all of it'
-        )
+        raise UsageError(f'"{text}" leaves no memory to train in: the context and the other tenant take all of it')
     return VirtualGpu(
         total_bytes=total,
-        context_bytes=context,
-        other_bytes=other,
-        cudnn_workspace_bytes=chosen.get("cudnn-workspace", 0),
+        context_bytes=int(context),
+        other_bytes=int(other),
+        cudnn_workspace_bytes=int(chosen.get("cudnn-workspace", 0)),
+        kernel_ns=chosen.get("kernel-ns", 0.0),
+        gflops=chosen.get("gflops", 0.0),
     )
 
 
-def _setting(key: str, value: str) -> int:
-    known = ("context", "other", "cudnn-workspace")
-    if key not in known:
-        close = get_close_matches(key, known, n=1)
+def _setting(key: str, value: str) -> float:
+    if key not in _SIZES + _NUMBERS:
+        close = get_close_matches(key, _SIZES + _NUMBERS, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        raise UsageError(f'"{key}" is not a setting of a virtual GPU (known: {", ".join(known)}){hint}')
-    return 0 if value == "0" else parse_bytes(value)
+        raise UsageError(f'"{key}" is not a setting of a virtual GPU (known: {", ".join(_SIZES + _NUMBERS)}){hint}')
+    if key in _SIZES:
+        return 0 if value == "0" else parse_bytes(value)
+    try:
+        number = float(value)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise UsageError(f'"{key}={value}" is not a number: write one of 0 or more, such as {key}=19500')
+    return number
 
 
 def environment(gpu: VirtualGpu | Sequence[VirtualGpu]) -> dict[str, str]:

@@ -222,6 +222,4 @@ def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no message"]
-        raise DeviceError(
-            f"the C compiler could not build the virtual GPU: {lines[-1].strip()}", details=done.stderr
-        )
+        raise DeviceError(f"the C compiler could not build the virtual GPU: {lines[-1].strip()}", details=done.stderr)

@@ -19,6 +19,7 @@ from functools import cache
 
 from autoaccum.errors import DeviceError, UsageError
 
+_TIMES = ("KERNEL_NS", "THREAD_NS", "GFLOPS", "COPY_GBPS")
 _CORE = "libautoaccum_virtual.so"
 
 
@@ -27,9 +28,7 @@ def _core() -> ctypes.CDLL:
     try:
         core = ctypes.CDLL(_CORE, mode=os.RTLD_NOLOAD | os.RTLD_NOW)  # the copy that this process runs on
     except OSError:
-        raise DeviceError(
-            "this process does not run on a virtual GPU: start it with virtual.environment()"
-        ) from None
+        raise DeviceError("this process does not run on a virtual GPU: start it with virtual.environment()") from None
     core.autoaccum_virtual_used_bytes.restype = ctypes.c_uint64
     return core
 
@@ -41,6 +40,11 @@ def is_active() -> bool:
     except DeviceError:
         return False
     return True
+
+
+def has_time() -> bool:
+    """Tell whether work takes simulated time here."""
+    return any(float(os.environ.get(f"AUTOACCUM_VIRTUAL_{name}") or 0) for name in _TIMES)
 
 
 def set_other_bytes(size: int, *, device: int = 0) -> None:

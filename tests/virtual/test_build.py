@@ -27,9 +27,7 @@ def wheel(tmp_path: Path) -> Wheel:
     folder.mkdir()
     script, soname = tmp_path / "cudart.map", "libcudart.so.13"
     script.write_text(f"{soname} {{ global: *; }};\n")
-    (tmp_path / "cudart.c").write_text(
-        "int cudaMalloc(void) { return 0; }\nint cudaNovelty(void) { return 0; }\n"
-    )
+    (tmp_path / "cudart.c").write_text("int cudaMalloc(void) { return 0; }\nint cudaNovelty(void) { return 0; }\n")
     (tmp_path / "torch.c").write_text(
         "int cudaMalloc(void);\nint cudaNovelty(void);\nint ncclNovelty(void);\n"
         "int work(void) { return cudaMalloc() + cudaNovelty() + ncclNovelty(); }\n"
@@ -99,9 +97,7 @@ def test_a_second_use_builds_nothing(wheel: Wheel, cache: Path, monkeypatch: pyt
 
 
 @needs_compiler
-def test_the_sources_compile_without_a_warning(
-    wheel: Wheel, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_sources_compile_without_a_warning(wheel: Wheel, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "_FLAGS", (*build._FLAGS, "-Werror"))
 
     assert build.libraries(wheel)
@@ -110,9 +106,7 @@ def test_the_sources_compile_without_a_warning(
 @needs_compiler
 def test_the_sources_compile_for_cuda_12(wheel: Wheel, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "_FLAGS", (*build._FLAGS, "-Werror"))
-    older = Wheel(
-        version="2.8.0", libraries=wheel.libraries, cuda=12080, cublas=120804, cudnn=91002, nccl=22703
-    )
+    older = Wheel(version="2.8.0", libraries=wheel.libraries, cuda=12080, cublas=120804, cudnn=91002, nccl=22703)
 
     assert build.libraries(older)
 
@@ -140,8 +134,7 @@ print(len(build.libraries(wheel)))
 """
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     builders = [
-        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env)
-        for _ in range(2)
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env) for _ in range(2)
     ]
 
     counts = [builder.communicate(timeout=60)[0].strip() for builder in builders]
@@ -151,9 +144,7 @@ print(len(build.libraries(wheel)))
     assert [path.name for path in cache.iterdir() if path.name.startswith(".")] == []
 
 
-def test_no_compiler_is_said(
-    empty_wheel: Wheel, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_compiler_is_said(empty_wheel: Wheel, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
 
     with pytest.raises(DeviceError, match="install gcc or clang") as caught:

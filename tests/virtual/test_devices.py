@@ -54,9 +54,7 @@ def test_devices_are_chosen_by_uuid(run: Run) -> None:
     assert [device[0] for device in seen] == ["small"]
 
 
-def test_what_the_machine_hides_does_not_hide_virtual_devices(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_machine_hides_does_not_hide_virtual_devices(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
     assert run("report(count=torch.cuda.device_count())")["count"] == 1

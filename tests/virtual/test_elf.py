@@ -59,9 +59,7 @@ def test_a_symbol_that_the_library_defines_is_not_undefined(consumer: Path) -> N
 def test_the_reader_agrees_with_nm(consumer: Path) -> None:
     if shutil.which("nm") is None:
         pytest.skip("needs nm to compare with")
-    listed = subprocess.run(
-        ["nm", "-D", "--undefined-only", consumer], capture_output=True, text=True, check=True
-    )
+    listed = subprocess.run(["nm", "-D", "--undefined-only", consumer], capture_output=True, text=True, check=True)
     names = {line.split()[-1].partition("@")[0] for line in listed.stdout.splitlines()}
 
     assert {symbol.name for symbol in elf.read(consumer).undefined} == names

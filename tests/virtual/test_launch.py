@@ -67,9 +67,7 @@ def test_a_child_is_active_and_says_so(run: Run) -> None:
 def test_other_programs_run_under_the_preload(cuda_torch: None) -> None:
     env = {**os.environ, **virtual.environment(GPU)}
 
-    child = subprocess.run(
-        ["/bin/sh", "-c", "echo fine"], env=env, capture_output=True, text=True, check=True
-    )
+    child = subprocess.run(["/bin/sh", "-c", "echo fine"], env=env, capture_output=True, text=True, check=True)
 
     assert (child.stdout, child.stderr) == ("fine\n", "")
 

@@ -106,9 +106,7 @@ def test_ddp_trains_on_two_ranks(cuda_torch: None, tmp_path: Path) -> None:
     env = {**os.environ, **virtual.environment([gpu, gpu]), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-W", "ignore", "-c", code]
     ranks = [
-        subprocess.Popen(
-            [*command, str(r), str(tmp_path / "store")], env=env, stdout=subprocess.PIPE, text=True
-        )
+        subprocess.Popen([*command, str(r), str(tmp_path / "store")], env=env, stdout=subprocess.PIPE, text=True)
         for r in range(2)
     ]
 

@@ -12,9 +12,7 @@ from autoaccum.virtual import wheel
 
 
 class Install(Protocol):
-    def __call__(
-        self, version: str, cuda: str | None, *requirements: str, hip: str | None = None
-    ) -> Path: ...
+    def __call__(self, version: str, cuda: str | None, *requirements: str, hip: str | None = None) -> Path: ...
 
 
 @pytest.fixture
@@ -32,9 +30,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
         info = tmp_path / f"torch-{version.partition('+')[0]}.dist-info"
         info.mkdir()
         lines = ["Metadata-Version: 2.1", "Name: torch", f"Version: {version}"]
-        (info / "METADATA").write_text(
-            "\n".join([*lines, *(f"Requires-Dist: {r}" for r in requirements)]) + "\n"
-        )
+        (info / "METADATA").write_text("\n".join([*lines, *(f"Requires-Dist: {r}" for r in requirements)]) + "\n")
         monkeypatch.delitem(sys.modules, "torch", raising=False)
         monkeypatch.syspath_prepend(str(tmp_path))
         return package
