@@ -12,6 +12,11 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 GPU_VENV := .venv-gpu
 GPU_BIN := $(GPU_VENV)/bin
 GPU_TORCH ?= 2.15.0
+# What torch and autoaccum import, and the test tools: torch itself is installed apart, without its dependencies.
+GPU_NEEDS := numpy filelock typing-extensions sympy networkx jinja2 fsspec setuptools \
+    nvidia-ml-py optuna pandas click rich pytest pytest-timeout coverage
+
+GPU_PIP := $(GPU_BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: probe test test-gpu lint clean
 
@@ -45,13 +50,11 @@ test-gpu: $(GPU_VENV)/.installed
 	$(GPU_BIN)/coverage report
 
 # The wheel alone, where there is no GPU: its NVIDIA packages are gigabytes that the virtual GPU does without.
-$(GPU_VENV)/.installed: pyproject.toml constraints.txt constraints-gpu.txt
+$(GPU_VENV)/.installed: pyproject.toml constraints.txt Makefile
 	[ -x $(GPU_BIN)/python ] || $(PYTHON) -m venv $(GPU_VENV)
-	$(GPU_BIN)/python -m pip install --quiet --disable-pip-version-check \
-	    $$(command -v nvidia-smi > /dev/null || echo --no-deps) torch==$(GPU_TORCH)
-	$(GPU_BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints-gpu.txt \
-	    --requirement requirements-gpu.txt
-	$(GPU_BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(GPU_PIP) $$(command -v nvidia-smi > /dev/null || echo --no-deps) torch==$(GPU_TORCH)
+	$(GPU_PIP) --constraint constraints.txt $(GPU_NEEDS)
+	$(GPU_PIP) --no-deps --editable .
 	touch $@
 
 clean:

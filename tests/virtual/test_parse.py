@@ -25,6 +25,12 @@ def test_a_cudnn_workspace_can_be_set() -> None:
     assert virtual.parse("8GiB,cudnn-workspace=64MiB").cudnn_workspace_bytes == 64 * MIB
 
 
+def test_simulated_time_can_be_asked_for() -> None:
+    gpu = virtual.parse("8GiB,gflops=19500,kernel-ns=3000")
+
+    assert (gpu.gflops, gpu.kernel_ns) == (19500, 3000)
+
+
 def test_a_context_of_zero_is_allowed() -> None:
     assert virtual.parse("8GiB,context=0").context_bytes == 0
 
@@ -42,7 +48,9 @@ def test_a_context_of_zero_is_allowed() -> None:
         ("8GiB,other=8GiB", "leaves no memory"),
         ("100MiB", "leaves no memory"),
         ("8", "20GiB"),
-        ("8GiB,other=2G", "did you mean 2"),
+        ("8GiB,other=2G", 'unknown unit "G"'),
+        ("8GiB,gflops=fast", "is not a number"),
+        ("8GiB,kernel-ns=-1", "is not a number"),
     ],
 )
 def test_a_mistake_is_answered_in_one_line(text: str, says: str) -> None:
