@@ -74,9 +74,9 @@ class Lab:
         self._watcher.trial_finished(sample)
         return sample
 
-    def as_in_training(self) -> None:
-        """Have the next trials run in processes set up as the user's training will be."""
-        self._spec = replace(self._spec, exact_meter=False)
+    def as_in_training(self, limit_bytes: int) -> None:
+        """Have the next trials run in processes set up as the user's training will be, under this limit."""
+        self._spec = replace(self._spec, exact_meter=False, limit_bytes=limit_bytes)
         self._retire()
 
     def _retire(self) -> None:

@@ -121,6 +121,7 @@ class DeviceInfo(_Record):
     total_bytes: int
     free_bytes: int
     overhead_bytes: int = 0  # held by the process before there is a model: context, libraries
+    repeatable: bool = True  # whether the same trial has the same peak in every process, used or fresh
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -68,8 +68,8 @@ class Subject:
         # Only outside the except block is the traceback gone, and with it what it pins.
         reading = self.device.read()
         if failure is None and reading.used_bytes > self.limit_bytes:
-            over = format_bytes(reading.used_bytes - self.limit_bytes)
-            failure = _Failure(Outcome.OOM, f"ran, but its peak is {over} over the budget")
+            over, limit = format_bytes(reading.used_bytes - self.limit_bytes), format_bytes(self.limit_bytes)
+            failure = _Failure(Outcome.OOM, f"ran, but its peak is {over} over the limit of {limit}")
         if failure is not None:
             self._clean_up()
         timed = (updates[1:] or updates) if self.device.timed else []

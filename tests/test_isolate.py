@@ -223,7 +223,7 @@ def test_a_peak_over_the_limit_does_not_count_as_ok(workload: WriteWorkload, sta
     )
 
     assert sample.outcome is Outcome.OOM
-    assert "over the budget" in sample.message
+    assert "over the limit of 1.17 GiB" in sample.message
 
 
 def test_whatever_the_workload_started_ends_with_the_worker(

@@ -52,6 +52,7 @@ class CpuDevice:
             # This process's own memory is ours to use as well.
             free_bytes=min([available, *(a.free_bytes for a in limits)]) + self._overhead,
             overhead_bytes=self._overhead,
+            repeatable=False,  # malloc and MKL keep memory, more or less of it
         )
 
     @contextmanager

@@ -1,0 +1,81 @@
+"""Does a plan still run afterwards? Probes examples on the CPU under budgets, then runs each plan again and again.
+
+Every repetition is a fresh process, set up as training is (no exact meter), under the same limit, with more
+updates than the probe ran. The candidate that the probe refused is run as often. Writes results/plan-holds/.
+
+python benchmarks/plan_holds.py [--repeats 5]
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pandas as pd
+
+import autoaccum
+from autoaccum.isolate import Worker, WorkerSpec
+from autoaccum.records import Outcome, Sample, Trial
+
+CASES = [
+    ("examples/mlp.py", 8192, ("480MiB", "560MiB", "720MiB")),
+    ("examples/gpt.py", 64, ("560MiB", "700MiB", "1000MiB")),
+    ("examples/cnn.py", 512, ("420MiB", "520MiB", "700MiB")),
+]
+UPDATES = 6
+
+
+def again(path: str, limit_bytes: int, size: int, steps: int, *, exact: bool) -> Sample:
+    spec = WorkerSpec(device="cpu", workload=path, limit_bytes=limit_bytes, exact_meter=exact)
+    with Worker(spec, timeout_seconds=600) as worker:
+        trial = Trial(micro_batch=size, accumulation_steps=min(2, steps), updates=UPDATES)
+        return worker.run(1, trial, smaller_ran=True).sample
+
+
+def case(path: str, target: int, budget: str, repeats: int) -> dict[str, object]:
+    report = autoaccum.probe(path, target_batch=target, memory_budget=budget, device="cpu")
+    plan, limit = report.plan, report.budget
+    if plan is None or limit is None:
+        raise SystemExit(f"no plan for {path} in {budget}")
+    runs = [
+        again(path, limit.limit_bytes, plan.micro_batch, plan.accumulation_steps, exact=False) for _ in range(repeats)
+    ]
+    refused = report.bracket.smallest_failed
+    beyond = [again(path, limit.limit_bytes, size, 2, exact=True) for size in [refused] * repeats if size]
+    return {
+        "workload": path,
+        "budget": budget,
+        "target_batch": target,
+        "micro_batch": plan.micro_batch,
+        "accumulation_steps": plan.accumulation_steps,
+        "exact": plan.effective_batch == target,
+        "trials": len(report.samples),
+        "ooms": sum(sample.outcome is Outcome.OOM for sample in report.samples),
+        "ran_again": sum(sample.ok for sample in runs),
+        "repeats": repeats,
+        "stated_peak_bytes": plan.peak_bytes,
+        "largest_peak_bytes": max(sample.device_used_bytes or 0 for sample in runs),
+        "limit_bytes": limit.limit_bytes,
+        "refused": refused,
+        "refused_ran": sum(sample.ok for sample in beyond),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=Path("results/plan-holds"))
+    options = parser.parse_args()
+    rows = []
+    for path, target, budgets in CASES:
+        for budget in budgets:
+            rows.append(case(path, target, budget, options.repeats))
+            print(rows[-1], flush=True)
+    options.out.mkdir(parents=True, exist_ok=True)
+    table = pd.DataFrame(rows)
+    table.to_csv(options.out / "plan-holds.csv", index=False)
+    print(table.to_string(index=False))
+
+
+if __name__ == "__main__":
+    main()
