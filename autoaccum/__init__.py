@@ -11,8 +11,9 @@ trial.py      real updates at one size give one Sample; oom.py knows every out-o
     search.py     which size to try next, and when to stop
     fit.py        samples -> memory model and time model
     solve.py      models, budget and target -> ranked plans
-    report/       JSON, CSV
-    pipeline.py   the line itself
+    confirm.py    the best plan once more, in a fresh process, as training will be
+report/       JSON, CSV
+    pipeline.py   the line itself; advice.py says what to do when it ends without a plan
     cli.py        the command line; display.py shows progress
 
 records.py holds the values that cross rooms, errors.py the error tree with its exit codes.

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from autoaccum import device as devices
 from autoaccum import search
-from autoaccum.advice import no_plan, unconfirmed
+from autoaccum.advice import no_plan
+from autoaccum.confirm import confirm
 from autoaccum.errors import AutoaccumError, Interrupted, NothingFits, UsageError, WorkloadError
 from autoaccum.fit import fit_memory, fit_time
 from autoaccum.isolate import Echo, WorkerSpec
 from autoaccum.lab import Lab, Watcher
 from autoaccum.records import Budget, DeviceInfo, Outcome, Plan, Report, Request, Sample, Status, Trial
 from autoaccum.report import files
-from autoaccum.solve import SPLITS, Known, candidates, rank_share, solve
+from autoaccum.solve import SPLITS, Known, candidates, rank_share, shortlist, solve
 from autoaccum.units import parse_budget
 from autoaccum.workload import check_syntax, split_spec
 
@@ -113,7 +113,7 @@ def _answer(request: Request, watcher: Watcher, echo: Echo | None) -> Report:
         try:
             device, budget = lab.open()
             _search(request, lab, device)
-            plans = _confirm(request, lab, device, budget)
+            plans = confirm(_plans(request, lab, budget), lab, device, budget)
             if not plans:
                 raise no_plan(lab.samples, device, budget, lab.model)
         except AutoaccumError as error:
@@ -142,61 +142,18 @@ def _search(
         _raise_if_failed(sample)
 
 
-def _confirm(request: Request, lab: Lab, device: DeviceInfo, budget: Budget) -> Sequence[Plan]:
-    """Run the best plan's micro-batch in a fresh process, as training will; give the plans, it first.
-
-    What the meter saw may not hold there (malloc keeps memory, a neighbour grew): then the next best is tried.
-    """
-    # Where runs differ, the confirming one is longer, and what it leaves free is for those that need more.
-    share, updates = (1.0, 3) if device.repeatable else (0.95, 6)
-    lab.as_in_training(int(budget.limit_bytes * share))
-    misses = 0
-    while plans := _plans(request, lab, budget):
-        best = plans[min(2 ** max(0, misses - 1), len(plans)) - 1]  # the next, then ever larger strides down
-        trial = Trial(
-            micro_batch=best.micro_batch,
-            accumulation_steps=min(2, best.accumulation_steps),
-            updates=updates,
-            phase="confirm",
-            fresh=True,
-        )
-        sample = lab.run(trial, 1)
-        _raise_if_failed(sample)
-        if sample.ok:
-            return [_confirmed(best, sample, budget), *(plan for plan in plans if plan is not best)]
-        if misses == 0:
-            lab.warn(unconfirmed(sample, device))
-        misses += 1
-    return []
-
-
-def _confirmed(plan: Plan, sample: Sample, budget: Budget) -> Plan:
-    """Give the plan with what its confirming trial measured in place of predictions."""
-    peak, whole, optimizer = sample.device_used_bytes or 0, sample.step_seconds, sample.optimizer_seconds
-    speed = None
-    if whole is not None and optimizer is not None:
-        per_sample = (whole - optimizer) / (sample.accumulation_steps * sample.micro_batch)
-        speed = plan.effective_batch / (per_sample * plan.rank_batch + optimizer)
-    return replace(
-        plan,
-        peak_bytes=peak,
-        headroom_bytes=budget.limit_bytes - peak,
-        samples_per_second=speed,
-        measured=True,
-    )
-
-
 def _plans(request: Request, lab: Lab, budget: Budget) -> list[Plan]:
-    ran = search.bracket(lab.samples)
-    refused = [s.micro_batch for s in lab.samples if not s.ok]
-    below = min(refused, default=None)
-    searched = [sample for sample in lab.samples if sample.phase != "confirm"]  # another process, at another speed
-    known = Known(samples=searched, memory=fit_memory(searched), time=fit_time(searched), budget=budget)
-
-    def fits(size: int) -> bool:
-        return size <= (ran.largest_ok or 0) and (below is None or size < below)
-
-    return solve(request.target_batch, request.world_size, request.split, fits, known)
+    """Give every plan whose micro-batch ran, or lies below one that did, best first."""
+    largest = search.bracket(lab.samples).largest_ok or 0
+    failed = {s.micro_batch for s in lab.samples if not s.ok} - {s.micro_batch for s in lab.samples if s.ok}
+    known = Known(samples=lab.samples, memory=fit_memory(lab.samples), time=fit_time(lab.samples), budget=budget)
+    return solve(
+        request.target_batch,
+        request.world_size,
+        request.split,
+        lambda size: size <= largest and size not in failed,
+        known,
+    )
 
 
 def _raise_if_failed(sample: Sample) -> None:
@@ -223,6 +180,6 @@ def _report(request: Request, lab: Lab, plans: Sequence[Plan], status: Status) -
         bracket=search.bracket(lab.samples),
         memory_model=fit_memory(lab.samples),
         plan=plans[0] if plans else None,
-        plans=tuple(plans),
+        plans=shortlist(plans),
         warnings=tuple(lab.warnings),
     )

@@ -58,13 +58,10 @@ def candidates(rank_batch: int, split: str) -> tuple[int, ...]:
 
 
 def solve(target_batch: int, world_size: int, split: str, fits: Callable[[int], bool], known: Known) -> list[Plan]:
-    """Give the plans whose micro-batches all fit, best first; the best even one is always among them."""
+    """Give the plans whose largest micro-batch fits, best first."""
     rank_batch = rank_share(target_batch, world_size)
     sizes = [size for size in candidates(rank_batch, split) if fits(size)]
-    plans = [_plan(rank_batch, -(-rank_batch // size), world_size, known) for size in reversed(sizes[-_MOST_PLANS:])]
-    even = next((size for size in reversed(candidates(rank_batch, "even")) if fits(size)), None)
-    if even is not None and not any(plan.even for plan in plans):
-        plans.append(_plan(rank_batch, rank_batch // even, world_size, known))
+    plans = [_plan(rank_batch, -(-rank_batch // size), world_size, known) for size in sizes]
     seconds = {plan.accumulation_steps: _seconds(plan, known) for plan in plans}
 
     def rank(plan: Plan) -> tuple[float, int]:
@@ -72,6 +69,13 @@ def solve(target_batch: int, world_size: int, split: str, fits: Callable[[int], 
         return seconds[plan.accumulation_steps] * handicap, plan.accumulation_steps
 
     return sorted(plans, key=rank)
+
+
+def shortlist(plans: Sequence[Plan]) -> tuple[Plan, ...]:
+    """Give the best plans, and the best even one in any case."""
+    even = next((plan for plan in plans if plan.even), None)
+    short = tuple(plans[:_MOST_PLANS])
+    return short if even is None or even in short else (*short, even)
 
 
 def _plan(rank_batch: int, steps: int, world_size: int, known: Known) -> Plan:

@@ -28,7 +28,7 @@ LAYERS = [
     ["worker", "isolate"],
     ["lab"],
     ["search", "fit", "advice"],
-    ["solve"],
+    ["solve", "confirm"],
     ["report"],
     ["pipeline", "environment", "display"],
     ["cli"],

@@ -1,0 +1,104 @@
+"""Which plans are tried again, on a made-up lab; tests/test_cli_probe.py has the real one."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from autoaccum.confirm import confirm
+from autoaccum.lab import Lab
+from autoaccum.records import Budget, DeviceInfo, Outcome, Plan, Sample, Trial
+
+BUDGET = Budget(limit_bytes=1000, reserve_bytes=0, source="user")
+
+
+class MadeUp:
+    """Trials of up to `limit` samples run."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.tried: list[int] = []
+        self.trials: list[Trial] = []
+        self.warnings: list[str] = []
+        self.limit_bytes = 0
+
+    def as_in_training(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+
+    def warn(self, warning: str) -> None:
+        self.warnings.append(warning)
+
+    def run(self, trial: Trial, at_most: int) -> Sample:
+        self.tried.append(trial.micro_batch)
+        self.trials.append(trial)
+        ok = trial.micro_batch <= self.limit
+        return Sample(
+            trial=1,
+            phase=trial.phase,
+            micro_batch=trial.micro_batch,
+            accumulation_steps=trial.accumulation_steps,
+            outcome=Outcome.OK if ok else Outcome.OOM,
+            device_used_bytes=trial.micro_batch,
+            step_seconds=2.0,
+            optimizer_seconds=1.0,
+        )
+
+
+def plans(count: int) -> list[Plan]:
+    """Plans of sizes count, count - 1, ... 1."""
+    return [
+        Plan(micro_batch=n, accumulation_steps=2, micro_batches=(n, n), world_size=1, effective_batch=2 * n)
+        for n in range(count, 0, -1)
+    ]
+
+
+def run(limit: int, count: int = 30, repeatable: bool = True) -> tuple[MadeUp, list[Plan]]:
+    lab = MadeUp(limit)
+    device = DeviceInfo(kind="cuda", name="x", uuid=None, total_bytes=1, free_bytes=1, repeatable=repeatable)
+    return lab, confirm(plans(count), cast(Lab, lab), device, BUDGET)
+
+
+def test_a_plan_that_runs_at_once_is_the_answer_with_what_was_measured() -> None:
+    lab, confirmed = run(limit=30)
+
+    assert lab.tried == [30]
+    assert (confirmed[0].micro_batch, confirmed[0].measured, confirmed[0].peak_bytes) == (30, True, 30)
+    assert confirmed[0].headroom_bytes == 970
+    assert confirmed[0].samples_per_second == pytest.approx(60 / 2)
+    assert [plan.micro_batch for plan in confirmed[1:]] == list(range(29, 0, -1))
+    assert lab.warnings == []
+
+
+@pytest.mark.parametrize("limit", range(1, 31))
+def test_the_best_plan_that_runs_is_found_in_few_trials(limit: int) -> None:
+    lab, confirmed = run(limit)
+
+    assert confirmed[0].micro_batch == limit
+    assert len(lab.tried) == len(set(lab.tried)) <= 10
+
+
+def test_when_none_runs_there_is_no_plan_and_one_warning() -> None:
+    lab, confirmed = run(limit=0)
+
+    assert confirmed == []
+    assert lab.tried[-1] == 1
+    assert len(lab.warnings) == 1
+
+
+def test_every_confirming_trial_has_a_process_of_its_own() -> None:
+    lab, _ = run(limit=7)
+
+    assert all(trial.fresh and trial.phase == "confirm" for trial in lab.trials)
+
+
+def test_where_runs_differ_a_margin_is_kept_and_more_updates_are_run() -> None:
+    steady, _ = run(limit=30)
+    noisy, _ = run(limit=30, repeatable=False)
+
+    assert (steady.limit_bytes, steady.trials[0].updates) == (1000, 3)
+    assert (noisy.limit_bytes, noisy.trials[0].updates) == (900, 6)
+
+
+def test_no_plans_are_no_plan() -> None:
+    assert run(limit=5, count=0)[1] == []
