@@ -6,9 +6,12 @@ from collections.abc import Sequence
 
 from autoaccum.errors import AutoaccumError, NothingFits, WorkloadError
 from autoaccum.oom import requested_bytes
-from autoaccum.records import Budget, DeviceInfo, ModelInfo, Outcome, Sample
+from autoaccum.records import Budget, DeviceInfo, ModelInfo, Outcome, Plan, Sample
 from autoaccum.units import format_bytes
 
+# What the search sets through mallopt: malloc then returns memory at once.
+_MALLOC = "MALLOC_MMAP_THRESHOLD_=65536 MALLOC_TRIM_THRESHOLD_=65536"
+_TIGHT = 0.15  # two runs with glibc's defaults differed by as much (benchmarks/plan_holds.py)
 _HELP = "raise --memory-budget, or need less: activation checkpointing, bf16, an optimizer with less state than Adam"
 
 
@@ -40,11 +43,19 @@ def unconfirmed(sample: Sample, device: DeviceInfo) -> str:
     """Give the warning for a size that ran in the search and not in a fresh process."""
     start = f"micro-batch {sample.micro_batch} ran in the search but not in a fresh process"
     if device.kind == "cpu":
-        return (
-            f"{start}, where malloc keeps freed memory: to use it, train with "
-            f"MALLOC_MMAP_THRESHOLD_=65536 MALLOC_TRIM_THRESHOLD_=65536 in the environment"
-        )
+        return f"{start}, where malloc keeps freed memory: to use it, train with {_MALLOC} in the environment"
     return f"{start}: its memory is laid out otherwise there, or another process took some meanwhile"
+
+
+def tight(plan: Plan, device: DeviceInfo, budget: Budget) -> list[str]:
+    """Give the warning for a plan whose headroom another run may need, where runs differ."""
+    headroom = plan.headroom_bytes or 0
+    if device.repeatable or headroom >= _TIGHT * budget.limit_bytes:
+        return []
+    return [
+        f"the plan leaves {format_bytes(headroom)} of the budget, and malloc may keep more than that in a longer run: "
+        f"to hold the budget for certain, train with {_MALLOC} in the environment"
+    ]
 
 
 def at_least(sample: Sample, device: DeviceInfo, model: ModelInfo | None) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from autoaccum.advice import unconfirmed
+from autoaccum.advice import tight, unconfirmed
 from autoaccum.errors import WorkloadError
 from autoaccum.lab import Lab
 from autoaccum.records import Budget, DeviceInfo, Outcome, Plan, Sample, Trial
@@ -20,7 +20,7 @@ PHASE = "confirm"
 def confirm(plans: Sequence[Plan], lab: Lab, device: DeviceInfo, budget: Budget) -> list[Plan]:
     """Give the first of the ranked plans that runs, with what was measured, and those that rank below it."""
     # Where runs differ, the confirming one is longer, and what it leaves free is for those that need more.
-    share, updates = (1.0, 3) if device.repeatable else (0.9, 6)
+    share, updates = (1.0, 3) if device.repeatable else (0.95, 6)
     lab.as_in_training(int(budget.limit_bytes * share))
     best: Plan | None = None
     failed, ran, stride = -1, len(plans), 1  # plans up to `failed` did not run, `ran` did or is beyond the end
@@ -35,7 +35,10 @@ def confirm(plans: Sequence[Plan], lab: Lab, device: DeviceInfo, budget: Budget)
             if failed < 0:
                 lab.warn(unconfirmed(sample, device))
             failed, stride = index, stride if failed < 0 else 2 * stride
-    return [best, *plans[ran + 1 :]] if best else []
+    if best is None:
+        return []
+    lab.warn(*tight(best, device, budget))
+    return [best, *plans[ran + 1 :]]
 
 
 def _trial(plan: Plan, updates: int) -> Trial:

@@ -26,8 +26,8 @@ class MadeUp:
     def as_in_training(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
 
-    def warn(self, warning: str) -> None:
-        self.warnings.append(warning)
+    def warn(self, *warnings: str) -> None:
+        self.warnings.extend(warnings)
 
     def run(self, trial: Trial, at_most: int) -> Sample:
         self.tried.append(trial.micro_batch)
@@ -97,7 +97,16 @@ def test_where_runs_differ_a_margin_is_kept_and_more_updates_are_run() -> None:
     noisy, _ = run(limit=30, repeatable=False)
 
     assert (steady.limit_bytes, steady.trials[0].updates) == (1000, 3)
-    assert (noisy.limit_bytes, noisy.trials[0].updates) == (900, 6)
+    assert (noisy.limit_bytes, noisy.trials[0].updates) == (950, 6)
+
+
+@pytest.mark.parametrize(
+    ("repeatable", "peak", "warned"), [(False, 860, True), (False, 840, False), (True, 999, False)]
+)
+def test_a_tight_plan_is_warned_of_where_runs_differ(repeatable: bool, peak: int, warned: bool) -> None:
+    lab, _ = run(limit=peak, count=peak, repeatable=repeatable)
+
+    assert [("for certain" in warning) for warning in lab.warnings] == [True] * warned
 
 
 def test_no_plans_are_no_plan() -> None:
