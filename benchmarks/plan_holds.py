@@ -19,11 +19,11 @@ from autoaccum.isolate import Worker, WorkerSpec
 from autoaccum.records import Outcome, Sample, Trial
 
 CASES = [
-    ("examples/mlp.py", 8192, ("520MiB", "600MiB", "800MiB")),
-    ("examples/gpt.py", 64, ("560MiB", "700MiB", "1000MiB")),
-    ("examples/cnn.py", 512, ("420MiB", "520MiB", "700MiB")),
+    ("examples/mlp.py", 8192, ("520MiB", "700MiB")),
+    ("examples/gpt.py", 64, ("600MiB", "1000MiB")),
+    ("examples/cnn.py", 256, ("450MiB", "600MiB")),
 ]
-UPDATES = 10
+UPDATES = 8
 
 
 def again(path: str, limit_bytes: int, size: int, steps: int, *, exact: bool) -> Sample:
