@@ -1,5 +1,7 @@
 """A small U-Net: each level keeps its features for the way up."""
 
+from itertools import pairwise
+
 import torch
 from torch import nn
 
@@ -14,7 +16,7 @@ class UNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.down = nn.ModuleList(_convolutions(b, a) for b, a in zip((1, *WIDTHS), WIDTHS, strict=False))
-        self.up = nn.ModuleList(_convolutions(a + b, b) for b, a in zip(WIDTHS, WIDTHS[1:], strict=False))
+        self.up = nn.ModuleList(_convolutions(a + b, b) for b, a in pairwise(WIDTHS))
         self.shrink, self.grow = nn.MaxPool2d(2), nn.Upsample(scale_factor=2)
         self.mask = nn.Conv2d(WIDTHS[0], 1, 1)
 
