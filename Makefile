@@ -45,7 +45,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 
 test-gpu: $(GPU_VENV)/.installed
 	$(GPU_BIN)/coverage erase
-	$(GPU_BIN)/coverage run -m pytest -m gpu
+	$(GPU_BIN)/coverage run -m pytest -m gpu tests/gpu tests/virtual
 	$(GPU_BIN)/coverage combine --quiet
 	$(GPU_BIN)/coverage report
 
