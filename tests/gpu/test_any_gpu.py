@@ -65,5 +65,6 @@ def test_the_meter_agrees_with_what_the_driver_says_the_process_holds(
     if not held:
         pytest.skip("the driver does not list this process")
     assert abs((sample.device_used_bytes or 0) - int(held)) <= SEGMENT_BYTES
-    assert sample.device_used_bytes == (sample.peak_reserved_bytes or 0) + worker.ready.device.overhead_bytes
+    # A real context grows with the kernels that are loaded.
+    assert (sample.device_used_bytes or 0) >= (sample.peak_reserved_bytes or 0) + worker.ready.device.overhead_bytes
     assert (sample.peak_reserved_bytes or 0) >= 4 * 3 * 16 * MIB
