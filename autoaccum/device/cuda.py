@@ -95,9 +95,8 @@ class CudaDevice:
             torch.cuda.set_device(self.torch_device)
             torch.empty(1, device=self.torch_device)
         except RuntimeError as error:
-            if not is_oom(error):
-                raise
-            raise DeviceError(f"{self.torch_device} is full: what others hold leaves no room to start in") from error
+            why = "others leave no room to start in" if is_oom(error) else str(error).partition("\n")[0]
+            raise DeviceError(f"{self.torch_device} is not usable: {why}") from error
 
     def _retries(self) -> int:
         return int(torch.cuda.memory_stats(self.torch_device).get("num_alloc_retries", 0))

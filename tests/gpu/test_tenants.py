@@ -77,7 +77,7 @@ def test_a_tenant_that_grows_between_search_and_confirmation_is_seen_and_told(
     ("left", "code", "told"),
     [
         (64 * MIB, 3, "what ran once did not run again in a fresh process"),
-        (0, 5, "cuda:0 is full: what others hold leaves no room to start in"),
+        (0, 5, "cuda:0 is not usable: others leave no room to start in"),
     ],
 )
 def test_a_tenant_that_takes_nearly_everything_leaves_one_line_and_the_samples(
@@ -106,4 +106,4 @@ def test_a_device_that_is_full_before_the_start_is_exit_5(cli: Cli, rig: Rig, wo
     ran = cli("probe", workload(base=WIDE), "--target-batch", "4", "--device", "cuda", **full)
 
     assert ran.code == 5
-    assert ran.error == "error: cuda:0 is full: what others hold leaves no room to start in"
+    assert ran.error == "error: cuda:0 is not usable: others leave no room to start in"
