@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from autoaccum.records import Outcome, Trial
 from autoaccum.units import GIB, MIB
 from autoaccum.virtual import VirtualGpu
 from tests.conftest import Cli, WriteWorkload
 
-from .conftest import WIDE, WORKLOADS, Rig
+from .conftest import WIDE, WORKLOADS, Rig, StartWorker
 
 pytestmark = pytest.mark.gpu
 
@@ -68,6 +69,26 @@ def test_the_device_never_holds_more_than_the_budget(cli: Cli, rig: Rig, tmp_pat
     assert readings > 1000
     assert report["plan"]["peak_bytes"] <= peak <= report["budget"]["limit_bytes"] == 700 * MIB
     assert any(sample["outcome"] == "oom" for sample in report["samples"])
+
+
+def test_the_allocator_refuses_what_would_go_beyond_the_limit(
+    start_on: StartWorker, workload: WriteWorkload, tmp_path: Path
+) -> None:
+    path = workload(
+        """
+        def loss(model, batch):
+            held = []
+            while True:
+                held.append(torch.empty(32 << 20, dtype=torch.uint8, device=batch.device))
+                (HERE / "used").write_text(str(control.used_bytes()))
+        """,
+        base=WIDE,
+    )
+
+    sample = start_on("virtual:4GiB", path, 600 * MIB).run(1, Trial(micro_batch=1), smaller_ran=True).sample
+
+    assert sample.outcome is Outcome.OOM
+    assert 568 * MIB < int((tmp_path / "used").read_text()) <= 600 * MIB
 
 
 def test_a_share_is_of_the_whole_device_not_of_what_is_free(cli: Cli, workload: WriteWorkload) -> None:
