@@ -5,7 +5,7 @@ One straight line, a room for each step:
     workload.py   the user's file, and what a batch is (batch.py)
     device/       what differs between machines: describe, limit, meter
     virtual/      a GPU that is not there: CUDA's memory, to the byte, on any Linux machine
-trial.py      real updates at one size give one Sample; oom.py knows every out-of-memory
+    trial.py      real updates at one size give one Sample; oom.py knows every out-of-memory
     worker.py     the child process that runs trials; isolate.py is the parent's side of it
     lab.py        one worker after another: a Sample for every Trial
     search.py     which size to try next, and when to stop

@@ -14,6 +14,8 @@ import torch
 
 from autoaccum.device.base import Reading
 from autoaccum.device.nvml import Nvml
+from autoaccum.errors import DeviceError
+from autoaccum.oom import is_oom
 from autoaccum.records import DeviceInfo
 
 
@@ -29,8 +31,7 @@ class CudaDevice:
         self.warnings: list[str] = []
         self._nvml = Nvml()
         before = self._nvml.used_by_uuid()
-        torch.cuda.set_device(index)
-        torch.empty(1, device=self.torch_device)  # the context exists from here on
+        self._make_context()
         self._properties = torch.cuda.get_device_properties(index)
         self._uuid = str(self._properties.uuid)
         self._handle = self._nvml.find(self._uuid)
@@ -87,6 +88,15 @@ class CudaDevice:
         """Give cached blocks back to the driver."""
         with suppress(RuntimeError):  # a broken context: the next trial says so
             torch.cuda.empty_cache()
+
+    def _make_context(self) -> None:
+        """Take this process's part of the device: its context, and torch's first block."""
+        try:
+            torch.cuda.set_device(self.torch_device)
+            torch.empty(1, device=self.torch_device)
+        except RuntimeError as error:
+            why = "others leave no room to start in" if is_oom(error) else str(error).partition("\n")[0]
+            raise DeviceError(f"{self.torch_device} is not usable: {why}") from error
 
     def _retries(self) -> int:
         return int(torch.cuda.memory_stats(self.torch_device).get("num_alloc_retries", 0))
