@@ -35,14 +35,23 @@ def no_plan(samples: Sequence[Sample], device: DeviceInfo, budget: Budget, model
             f"{size} did not survive: {smallest.message}; see whether it runs by itself, or lower --memory-budget",
             details=smallest.details,
         )
-    needed = format_bytes(at_least(smallest, device, model))
-    return NothingFits(f"nothing fits: {size} needs more than {needed} and the budget is {limit}; {_HELP}")
+    needed = at_least(smallest, device, model)
+    if needed < budget.limit_bytes:
+        return NothingFits(
+            f'nothing fits the budget of {limit}: {size} ended with "{smallest.message}"; '
+            f"see that nothing else takes the memory meanwhile"
+        )
+    return NothingFits(
+        f"nothing fits: {size} needs more than {format_bytes(needed)} and the budget is {limit}; {_HELP}"
+    )
 
 
 def unconfirmed(sample: Sample, device: DeviceInfo) -> str:
     """Give the warning for a size that ran in the search and not in a fresh process."""
     start = f"micro-batch {sample.micro_batch} ran in the search but not in a fresh process"
-    if device.kind == "cpu":
+    if sample.outcome is not Outcome.OOM:
+        return f"{start}: {sample.message}"
+    if not device.repeatable:
         return f"{start}, where malloc keeps freed memory: to use it, train with {_MALLOC} in the environment"
     return f"{start}: its memory is laid out otherwise there, or another process took some meanwhile"
 
@@ -58,6 +67,16 @@ def tight(plan: Plan, device: DeviceInfo, budget: Budget) -> list[str]:
     ]
 
 
+def shared_by_ranks(world_size: int) -> list[str]:
+    """Give the warning for several ranks: the trials run on one, without what DDP holds."""
+    if world_size == 1:
+        return []
+    return [
+        "the trials ran on one rank: DistributedDataParallel holds another copy of the gradients in its buckets, "
+        "unless it is made with gradient_as_bucket_view=True; leave room for it"
+    ]
+
+
 def at_least(sample: Sample, device: DeviceInfo, model: ModelInfo | None) -> int:
     """Give a lower bound of what a size needs that ran out of memory.
 
@@ -65,5 +84,5 @@ def at_least(sample: Sample, device: DeviceInfo, model: ModelInfo | None) -> int
     """
     held = sample.device_used_bytes or device.overhead_bytes
     asked = requested_bytes(sample.message) or 0
-    weights = 0 if model is None else 2 * model.parameter_bytes
+    weights = 0 if model is None else model.parameter_bytes + model.gradient_bytes
     return max(held + asked, device.overhead_bytes + weights)

@@ -52,9 +52,8 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 
 def _movable(value: Any) -> bool:
-    """Whether `value` is no container of ours and knows how to move itself (PackedSequence, graphs)."""
-    known = isinstance(value, Mapping) or dataclasses.is_dataclass(value) or type(value) in (list, tuple)
-    return not known and not isinstance(value, type) and callable(getattr(value, "to", None))
+    """Whether `value` knows how to move itself (PackedSequence, graphs); mappings are always walked."""
+    return not isinstance(value, type | Mapping) and callable(getattr(value, "to", None))
 
 
 def _children(batch: Any) -> Iterator[tuple[str, Any]]:

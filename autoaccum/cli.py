@@ -6,6 +6,7 @@ Heavy imports wait until a command runs: `autoaccum --help` loads click and noth
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import traceback
@@ -65,21 +66,22 @@ def probe(as_json: bool, out: str, quiet: bool, verbose: bool, **options: Any) -
     from autoaccum.display import Display, plan_line
     from autoaccum.records import Report, Request
     from autoaccum.report.files import NAMES
+    from autoaccum.report.files import as_json as as_json_text
 
     display = Display(sys.stderr)
 
     def show(report: Report, folder: Path | None) -> None:
         display.close()
         if as_json:
-            click.echo(json.dumps(report.to_dict(), indent=2))
+            _print(as_json_text(report), folder)
         elif report.plan is not None and report.budget is not None:
-            click.echo(plan_line(report.plan, report.budget))
-        if quiet:
-            return
+            _print(plan_line(report.plan, report.budget), folder)
         for warning in report.warnings:
             display.say("warning", warning, style="yellow")
-        if options["find_max"] and report.bracket.smallest_failed is not None:
-            largest, failed = report.bracket.largest_ok or 0, report.bracket.smallest_failed
+        if quiet:
+            return
+        largest, failed = report.bracket.largest_ok, report.bracket.smallest_failed
+        if options["find_max"] and largest is not None and failed is not None:
             display.say("largest", f"micro-batch {largest} ran, {failed} did not fit")
         if folder is not None:
             display.say("wrote", f"{folder}/  {'  '.join(NAMES)}")
@@ -122,7 +124,7 @@ def env(device: str, as_json: bool) -> None:
 def main() -> NoReturn:
     """Run the command line; every way out is an exit code and at most one line."""
     signal.signal(signal.SIGTERM, _interrupt)  # a scheduler's way to say Ctrl-C
-    verbose = any(argument in ("-v", "--verbose") for argument in sys.argv)
+    verbose = any(argument in ("-v", "-qv", "-vq", "--verbose") for argument in sys.argv)
     try:
         cli.main(standalone_mode=False)
     except (AutoaccumError, Interrupted) as error:
@@ -135,6 +137,16 @@ def main() -> NoReturn:
         details = traceback.format_exc() if verbose else ""
         _fail(f"internal error: {type(error).__name__}: {error} (-v shows the traceback; please report it)", 1, details)
     sys.exit(0)
+
+
+def _print(text: str, folder: Path | None) -> None:
+    """Print the answer; where stdout cannot take it, say where else it is."""
+    try:
+        click.echo(text)
+        sys.stdout.flush()
+    except OSError as error:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123  (nothing more is to be flushed at exit)
+        raise AutoaccumError(f"stdout cannot be written: {error.strerror}; the report is in {folder}") from error
 
 
 def _fail(message: str, code: int, details: str = "") -> NoReturn:

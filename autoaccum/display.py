@@ -42,11 +42,18 @@ def plan_line(plan: Plan, budget: Budget) -> str:
     return "    ".join(parts)
 
 
+class _Steady(Console):
+    """A console that falls silent when nobody listens any more, instead of ending the run."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
 class Display:
     """Rows for finished trials; on a terminal also a line for the one that runs."""
 
     def __init__(self, stream: IO[str]) -> None:
-        self._console = Console(file=stream, highlight=False)
+        self._console = _Steady(file=stream, highlight=False)
         self._status: Status | None = None
         self._limit = 0
 

@@ -83,7 +83,8 @@ class Worker:
             env=environment,
         )
         os.close(write_fd)
-        self._answers = _Lines(read_fd)
+        self._death = os.pidfd_open(self._process.pid)
+        self._answers = _Lines(read_fd, self._death)
         self._printed = _Tail(self._process, echo)
         try:
             self.ready = self._begin(spec)
@@ -102,9 +103,11 @@ class Worker:
     def run(self, number: int, trial: Trial, *, smaller_ran: bool) -> Answer:
         """Run one trial; a worker that dies or hangs over it gives a sample all the same."""
         self.trials += 1
+        self._printed.forget()
         self._order({"number": number, "trial": asdict(trial)})
         try:
-            content = self._answers.next(self._timeout_seconds)
+            # A trial of more updates than usual has as much more time.
+            content = self._answers.next(self._timeout_seconds * max(1.0, trial.updates / 2))
         except TimeoutError:
             self.kill()
             message = f"no answer within {self._timeout_seconds:g} s"
@@ -127,13 +130,15 @@ class Worker:
         with suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_STOP_SECONDS)
+        self._ended()
         self.kill()
 
     def kill(self) -> None:
         """End the worker and everything it started."""
+        if not self.alive:
+            return
         self.alive = False
+        # The group is ended before its leader is reaped: until then its number belongs to nobody else.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -142,6 +147,7 @@ class Worker:
                 self._process.stdin.close()
         self._printed.finish()
         self._answers.close()
+        os.close(self._death)
 
     def _begin(self, spec: WorkerSpec) -> Ready:
         self._order(asdict(spec))
@@ -173,35 +179,44 @@ class Worker:
             self._process.stdin.flush()
 
     def _reap(self) -> int:
-        """Give the exit code of a worker that closed its end; it may only have closed it."""
-        try:
-            returncode = self._process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            returncode = 1
+        """Give the exit code of a worker that answers no more; it may only have closed its end."""
+        ended = self._ended()
         self.kill()
-        return returncode
+        return self._process.returncode if ended else 1
+
+    def _ended(self) -> bool:
+        """Wait a little for the worker to end by itself, without reaping it."""
+        return bool(select.select([self._death], [], [], _STOP_SECONDS)[0])
 
 
 class _Lines:
-    """JSON lines from a pipe, with a time limit."""
+    """JSON lines from a pipe, with a time limit, until the writer's death.
 
-    def __init__(self, fd: int) -> None:
+    The end of file alone would not tell of it: what the user's code forked may hold the pipe open.
+    """
+
+    def __init__(self, fd: int, death: int) -> None:
         self._fd = fd
         self._rest = b""
         self._poll = select.poll()
         self._poll.register(fd, select.POLLIN)
+        self._poll.register(death, select.POLLIN)
 
     def next(self, seconds: float) -> dict[str, Any] | None:
-        """Give the next line; None at the end of file."""
+        """Give the next line; None if there is no more to come."""
         deadline = time.monotonic() + seconds
         while b"\n" not in self._rest:
             left = deadline - time.monotonic()
-            if left <= 0 or not self._poll.poll(left * 1000):
+            if left <= 0:
                 raise TimeoutError
-            chunk = os.read(self._fd, 1 << 16)
-            if not chunk:
+            ready = {fd for fd, _ in self._poll.poll(min(left, 60.0) * 1000)}
+            if self._fd in ready:
+                chunk = os.read(self._fd, 1 << 16)
+                if not chunk:
+                    return None
+                self._rest += chunk
+            elif ready:
                 return None
-            self._rest += chunk
         line, self._rest = self._rest.split(b"\n", 1)
         content: dict[str, Any] = json.loads(line)
         return content
@@ -229,6 +244,9 @@ class _Tail(threading.Thread):
             self._kept = (self._kept + chunk)[-_TAIL_BYTES:]
             if self._echo is not None:
                 self._echo(chunk)
+
+    def forget(self) -> None:
+        self._kept = b""
 
     def text(self) -> str:
         return self._kept.decode(errors="replace")

@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Protocol, Self
 
+from autoaccum.errors import WorkloadError
 from autoaccum.isolate import Echo, Ready, Worker, WorkerSpec
 from autoaccum.records import Budget, DeviceInfo, ModelInfo, Outcome, Sample, Trial
 
@@ -58,7 +59,7 @@ class Lab:
         return self.ready.device, self.ready.budget
 
     def run(self, trial: Trial, at_most: int | None = None) -> Sample:
-        """Run one trial in the present worker, or in a new one if that has died."""
+        """Run one trial in the present worker, or in a new one if that has died; raise if the workload raised."""
         self._watcher.trial_started(trial, at_most)
         if trial.fresh:
             self._retire()
@@ -72,6 +73,8 @@ class Lab:
         if sample.outcome in (Outcome.KILLED, Outcome.TIMED_OUT):
             self.warn(f"micro-batch {sample.micro_batch} counts as too large: {sample.message}")
         self._watcher.trial_finished(sample)
+        if sample.outcome is Outcome.FAILED:
+            raise WorkloadError(f"{sample.message} (micro-batch {sample.micro_batch})", details=sample.details)
         return sample
 
     def as_in_training(self, limit_bytes: int) -> None:

@@ -35,6 +35,7 @@ _TEXTS = (
     "thread creation failed",
     "can't start new thread",
     "unable to mmap",
+    "is killed by signal",  # a DataLoader's worker, under the same limit
     # CUDA and HIP: torch, the driver, and the libraries that allocate on their own
     "out of memory",
     "cuda_error_out_of_memory",
@@ -100,7 +101,9 @@ def cause_of_death(returncode: int, printed: str, *, smaller_ran: bool) -> tuple
     if returncode >= 0:
         if is_oom_text(printed):
             return Outcome.OOM, f"the process ran out of memory and ended itself (exit code {returncode})"
-        return Outcome.FAILED, f"the workload ended its own process (exit code {returncode})"
+        last = printed.strip().rpartition("\n")[2][:300]
+        said = f"; it printed last: {last}" if last else ""
+        return Outcome.FAILED, f"the workload ended its own process (exit code {returncode}){said}"
     number = -returncode
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     if number in _CRASHES:

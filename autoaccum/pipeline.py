@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from autoaccum import device as devices
 from autoaccum import search
-from autoaccum.advice import no_plan
+from autoaccum.advice import no_plan, shared_by_ranks
 from autoaccum.confirm import confirm
-from autoaccum.errors import AutoaccumError, Interrupted, NothingFits, UsageError, WorkloadError
+from autoaccum.errors import Interrupted, NothingFits, UsageError
 from autoaccum.fit import fit_memory, fit_time
 from autoaccum.isolate import Echo, WorkerSpec
 from autoaccum.lab import Lab, Watcher
-from autoaccum.records import Budget, DeviceInfo, Outcome, Plan, Report, Request, Sample, Status, Trial
+from autoaccum.records import Budget, DeviceInfo, Plan, Report, Request, Sample, Status, Trial
 from autoaccum.report import files
 from autoaccum.solve import SPLITS, Known, candidates, rank_share, shortlist, solve
 from autoaccum.units import parse_budget
 from autoaccum.workload import check_syntax, split_spec
 
+if TYPE_CHECKING:
+    import torch
+
 
 class Silent:
-    """A watcher that looks away; the base of those that don't."""
+    """A watcher that looks away."""
 
     def opened(self, device: DeviceInfo, budget: Budget) -> None:
         """Ignore it."""
@@ -39,8 +46,8 @@ def probe(
     workload: str | os.PathLike[str],
     *,
     target_batch: int,
-    memory_budget: str | None = None,
-    device: str = "auto",
+    memory_budget: str | int | None = None,
+    device: str | torch.device = "auto",
     world_size: int = 1,
     split: str = "auto",
     find_max: bool = False,
@@ -50,15 +57,19 @@ def probe(
 ) -> Report:
     """Find the plan for "FILE.py[:NAME]" in a process of its own; with `out`, write a run folder there.
 
+    The budget is a size ("20GiB"), a share of the device ("80%") or a number of bytes.
+
     >>> report = autoaccum.probe("model.py", target_batch=512, memory_budget="20GiB")
     >>> report.plan.micro_batch, report.plan.accumulation_steps
     (64, 8)
     """
+    if not isinstance(workload, str | os.PathLike):
+        raise UsageError('give the workload as a file, "FILE.py" or "FILE.py:NAME": it is built in another process')
     request = Request(
         workload=os.fspath(workload),
         target_batch=target_batch,
-        memory_budget=memory_budget,
-        device=device,
+        memory_budget=f"{memory_budget}B" if isinstance(memory_budget, int) else memory_budget,
+        device=str(device),
         world_size=world_size,
         split=split,
         find_max=find_max,
@@ -77,16 +88,32 @@ def run(
     folder = None if out is None else files.new_folder(out, request.workload, datetime.now().date())
     try:
         report = _answer(request, watcher or Silent(), echo)
-    except (AutoaccumError, Interrupted) as error:
-        if folder is not None and error.report is not None:
-            files.write(error.report, folder)
-            error.folder = folder
+    except BaseException as error:
+        partial: Report | None = getattr(error, "report", None)
+        if folder is not None and partial is not None:
+            with _undisturbed():
+                files.write(partial, folder)
+            error.folder = folder  # type: ignore[attr-defined]
         elif folder is not None:
             folder.rmdir()
         raise
     if folder is not None:
-        files.write(report, folder)
+        with _undisturbed():
+            files.write(report, folder)
     return report, folder
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Let a Ctrl-C wait: what was measured is being written."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def check(request: Request) -> None:
@@ -96,8 +123,10 @@ def check(request: Request) -> None:
             raise UsageError(f"{name} must be a whole number of 1 or more, not {value}")
     if request.split not in SPLITS:
         raise UsageError(f'unknown split "{request.split}": use auto, even or uneven')
-    if request.timeout <= 0:
-        raise UsageError(f"--timeout must be above 0 seconds, not {request.timeout:g}")
+    if isinstance(request.timeout, str) or not 0 < request.timeout < float("inf"):
+        raise UsageError(f"--timeout must be a number of seconds above 0, not {request.timeout}")
+    if not 0 <= request.seed < 2**63:
+        raise UsageError(f"--seed must be between 0 and 2**63 - 1, not {request.seed}")
     rank_share(request.target_batch, request.world_size)
     devices.check_name(request.device)
     if request.memory_budget is not None:
@@ -106,23 +135,30 @@ def check(request: Request) -> None:
 
 
 def _answer(request: Request, watcher: Watcher, echo: Echo | None) -> Report:
+    """Walk the line; whatever ends it early carries the report so far."""
     spec = WorkerSpec(
         device=request.device, workload=request.workload, memory_budget=request.memory_budget, seed=request.seed
     )
-    with Lab(spec, timeout_seconds=request.timeout, watcher=watcher, echo=echo) as lab:
-        try:
+    lab = Lab(spec, timeout_seconds=request.timeout, watcher=watcher, echo=echo)
+    plans: Sequence[Plan] = ()
+    try:
+        with lab:
             device, budget = lab.open()
+            lab.warn(*shared_by_ranks(request.world_size))
             _search(request, lab, device)
             plans = confirm(_plans(request, lab, budget), lab, device, budget)
             if not plans:
                 raise no_plan(lab.samples, device, budget, lab.model)
-        except AutoaccumError as error:
-            if lab.ready is not None:
-                error.report = _report(request, lab, (), _status(error))
-            raise
-        except KeyboardInterrupt:
-            raise Interrupted(_report(request, lab, (), Status.INTERRUPTED)) from None
-        return _report(request, lab, plans, Status.PLANNED)
+    except KeyboardInterrupt:
+        raise Interrupted(_report(request, lab, plans, Status.INTERRUPTED)) from None
+    except NothingFits as error:
+        error.report = _report(request, lab, plans, Status.NOTHING_FITS)
+        raise
+    except Exception as error:
+        if lab.ready is not None:
+            error.report = _report(request, lab, plans, Status.FAILED)  # type: ignore[attr-defined]
+        raise
+    return _report(request, lab, plans, Status.PLANNED)
 
 
 def _search(
@@ -138,31 +174,21 @@ def _search(
     )
     while (trial := strategy(lab.samples, goal)) is not None:
         remaining = search.at_most(lab.samples, goal)
-        sample = lab.run(trial, None if remaining is None else remaining + 1)  # the confirming trial follows
-        _raise_if_failed(sample)
+        lab.run(trial, None if remaining is None else remaining + 1)  # the confirming trial follows
 
 
 def _plans(request: Request, lab: Lab, budget: Budget) -> list[Plan]:
     """Give every plan whose micro-batch ran, or lies below one that did, best first."""
-    largest = search.bracket(lab.samples).largest_ok or 0
-    failed = {s.micro_batch for s in lab.samples if not s.ok} - {s.micro_batch for s in lab.samples if s.ok}
+    largest = search.accumulating(lab.samples).largest_ok or 0
+    ran = {s.micro_batch for s in lab.samples if s.ok}
+    failed = {s.micro_batch for s in lab.samples if not s.ok} - ran
+    whole = rank_share(request.target_batch, request.world_size)
     known = Known(samples=lab.samples, memory=fit_memory(lab.samples), time=fit_time(lab.samples), budget=budget)
-    return solve(
-        request.target_batch,
-        request.world_size,
-        request.split,
-        lambda size: size <= largest and size not in failed,
-        known,
-    )
 
+    def fits(size: int) -> bool:
+        return size in ran if size == whole else size <= largest and size not in failed
 
-def _raise_if_failed(sample: Sample) -> None:
-    if sample.outcome is Outcome.FAILED:
-        raise WorkloadError(f"{sample.message} (micro-batch {sample.micro_batch})", details=sample.details)
-
-
-def _status(error: AutoaccumError) -> Status:
-    return Status.NOTHING_FITS if isinstance(error, NothingFits) else Status.FAILED
+    return solve(request.target_batch, request.world_size, request.split, fits, known)
 
 
 def _report(request: Request, lab: Lab, plans: Sequence[Plan], status: Status) -> Report:

@@ -81,13 +81,14 @@ class Trial(_Record):
     micro_batch: int
     accumulation_steps: int = 2  # gradients stay resident only from the second micro-step on
     updates: int = 2  # the first is warm-up: the optimizer's state appears at its end
+    last_micro_batch: int | None = None  # of each update, where a plan is uneven
     phase: str = "grow"
     fresh: bool = False  # in a new process, where nothing is left of earlier sizes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample(_Record):
-    """What one trial showed. The first twelve fields are the columns of samples.csv."""
+    """What one trial showed. All but the last two fields are columns of samples.csv."""
 
     trial: int
     phase: str
@@ -140,6 +141,7 @@ class ModelInfo(_Record):
     name: str
     parameters: int
     parameter_bytes: int
+    gradient_bytes: int = 0  # of the parameters that are trained
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

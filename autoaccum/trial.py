@@ -46,6 +46,8 @@ class Subject:
         self.warnings: list[str] = []
         self.model_info: ModelInfo | None = None
         self._spec = spec
+        self._path = split_spec(spec)[0]
+        self._file = str(self._path.resolve())  # the workload may change the folder it runs in
         self._seed = seed
         self._workload: Workload | None = None
         self._model: Any = None
@@ -63,7 +65,7 @@ class Subject:
             with self.device.limited(self.limit_bytes):
                 self._build()
                 updates = self._updates(trial)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             failure = self._describe(error)
         # Only outside the except block is the traceback gone, and with it what it pins.
         reading = self.device.read()
@@ -74,6 +76,9 @@ class Subject:
             self._clean_up()
         timed = (updates[1:] or updates) if self.device.timed else []
         step_seconds = median(whole for whole, _ in timed) if timed else None
+        update_samples = trial.micro_batch * (trial.accumulation_steps - 1) + (
+            trial.last_micro_batch or trial.micro_batch
+        )
         return Sample(
             trial=number,
             phase=trial.phase,
@@ -84,7 +89,7 @@ class Subject:
             peak_reserved_bytes=reading.reserved_bytes,
             device_used_bytes=reading.used_bytes,
             step_seconds=step_seconds,
-            samples_per_second=trial.micro_batch * trial.accumulation_steps / step_seconds if step_seconds else None,
+            samples_per_second=update_samples / step_seconds if step_seconds else None,
             alloc_retries=reading.retries,
             message=failure.message if failure else "",
             optimizer_seconds=median(optimizer for _, optimizer in timed) if timed else None,
@@ -113,16 +118,17 @@ class Subject:
     def _updates(self, trial: Trial) -> list[tuple[float, float]]:
         """Run the updates; give the seconds of each, and of the optimizer's part in it."""
         assert self._workload is not None  # noqa: S101  (for the type checker)
-        self._doing = f"make_batch({trial.micro_batch})"
         self._reseed()
-        batch = self._workload.make_batch(trial.micro_batch)
-        batches.check_rows(batch, trial.micro_batch)
+        batch = last = self._make_batch(self._workload, trial.micro_batch)
+        if trial.last_micro_batch is not None:
+            last = self._make_batch(self._workload, trial.last_micro_batch)
+        micro_steps = [batch] * (trial.accumulation_steps - 1) + [last]
         self._optimizer.zero_grad(set_to_none=True)
         times = []
         for _ in range(trial.updates):
             start = self._now()
-            for _ in range(trial.accumulation_steps):
-                self._micro_step(self._workload, batch, trial.accumulation_steps)
+            for each in micro_steps:
+                self._micro_step(self._workload, each, trial.accumulation_steps)
             computed = self._now()
             self._doing = "the optimizer's step"
             self._optimizer.step()
@@ -130,6 +136,12 @@ class Subject:
             end = self._now()
             times.append((end - start, end - computed))
         return times
+
+    def _make_batch(self, workload: Workload, size: int) -> Any:
+        self._doing = f"make_batch({size})"
+        batch = workload.make_batch(size)
+        batches.check_rows(batch, size)
+        return batch
 
     def _micro_step(self, workload: Workload, batch: Any, steps: int) -> None:
         self._doing = "the batch's move to the device"
@@ -165,8 +177,7 @@ class Subject:
             return _Failure(Outcome.OOM, f"out of memory in {self._doing}: {_first_line(error)}")
         if isinstance(error, AutoaccumError):
             return _Failure(Outcome.FAILED, str(error))
-        path = split_spec(self._spec)[0]
-        where = _place(error, path) or self._doing
+        where = _place(error, self._path, self._file) or self._doing
         what = f"called sys.exit({error.code})" if isinstance(error, SystemExit) else _first_line(error)
         details = "".join(traceback.format_exception(error))
         return _Failure(Outcome.FAILED, f"{where}: {what}", details)
@@ -193,6 +204,7 @@ def _model_info(model: torch.nn.Module) -> ModelInfo:
         name=type(model).__name__,
         parameters=sum(p.numel() for p in parameters),
         parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
+        gradient_bytes=sum(p.numel() * p.element_size() for p in parameters if p.requires_grad),
     )
 
 
@@ -201,8 +213,7 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
 
 
-def _place(error: BaseException, path: Path) -> str | None:
+def _place(error: BaseException, path: Path, file: str) -> str | None:
     """Give the last place in the user's own file that the error came through."""
-    here = str(path.resolve())
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == here]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return f"{path}:{frames[-1].lineno} in {frames[-1].name}" if frames else None

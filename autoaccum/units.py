@@ -60,12 +60,3 @@ def format_bytes(size: float) -> str:
             value = size / factor
             return f"{value:.2f} {unit}" if abs(value) < 10 else f"{value:.1f} {unit}"
     return f"{size:.0f} B"
-
-
-def format_seconds(seconds: float) -> str:
-    """Give a duration as people read it."""
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    return f"{int(seconds // 60)} min {int(seconds % 60)} s"

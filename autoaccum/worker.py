@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import queue
+import select
 import signal
 import sys
 import threading
@@ -115,9 +116,11 @@ def _usable(device: Device) -> bool:
 
 def _channels(answer_fd: int) -> tuple[queue.Queue[dict[str, Any] | None], TextIO]:
     """Take both channels out of the user's reach and tie this process to its parent."""
+    os.set_inheritable(answer_fd, False)
+    orders_fd = os.dup(0)
+    _post_guard(orders_fd)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    orders_fd = os.dup(0)
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, 0)
     os.dup2(2, 1)
@@ -130,10 +133,28 @@ def _listen(fd: int, orders: queue.Queue[dict[str, Any] | None]) -> None:
     with os.fdopen(fd, encoding="utf-8") as lines:
         for line in lines:
             orders.put(json.loads(line))
-    orders.put(None)
-    # The parent is gone or wants no more. If the main thread does not end, the whole group is ended.
-    time.sleep(_GRACE_SECONDS)
-    os.killpg(os.getpgid(0), signal.SIGKILL)
+    orders.put(None)  # the parent is gone, or wants no more
+
+
+def _post_guard(orders_fd: int) -> None:
+    """Leave a process in the group that ends the group once the parent is gone, however that went.
+
+    The kernel kills this process with its parent, but not what the user's code started. The guard is nobody's
+    child here (forked twice), so that the user's code never waits for it.
+    """
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    if os.fork():
+        os._exit(0)
+    os.dup2(orders_fd, 0)
+    os.closerange(1, 1024)
+    hangup = select.poll()
+    hangup.register(0, 0)  # asks for nothing, and is told of the hang-up all the same
+    hangup.poll()
+    time.sleep(_GRACE_SECONDS)  # for a worker that ends by itself
+    os.killpg(0, signal.SIGKILL)
 
 
 def _answer(answers: TextIO, **content: Any) -> None:

@@ -86,6 +86,8 @@ def split_spec(spec: str) -> tuple[Path, str | None]:
     """Split "FILE.py[:NAME]" and see that the file is there."""
     head, colon, name = spec.rpartition(":")
     path, wanted = (Path(head), name) if colon and head.endswith(".py") else (Path(spec), None)
+    if wanted == "":
+        raise UsageError(f"{spec} names nothing: write {head}, or {head}:NAME")
     if path.is_dir():
         raise UsageError(f"{path} is a folder: give the Python file that defines build_model and make_batch")
     if not path.is_file():

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,6 +40,9 @@ def check(ran: Ran, code: int, words: str) -> None:
         (["model.py", "--target-batch", "8", "--world-size", "0"], "--world-size"),
         (["model.py", "--target-batch", "9", "--world-size", "2"], "take 8 or 10"),
         (["model.py", "--target-batch", "8", "--timeout", "0"], "--timeout"),
+        (["model.py", "--target-batch", "8", "--timeout", "nan"], "--timeout must be a number of seconds above 0"),
+        (["model.py", "--target-batch", "8", "--seed", "-1"], "--seed must be between"),
+        (["model.py:", "--target-batch", "8"], "names nothing: write model.py, or model.py:NAME"),
         (["model.py", "--target-batch", "8", "--out", "model.py"], "--out model.py is a file"),
         (["model.py", "--target-batch", "8", "--out", "model.py/below"], "below a file"),
         (["model.py", "--target-batch", "8", "--out", "/sys/autoaccum"], "cannot be written"),
@@ -176,17 +180,72 @@ def test_the_python_call_raises_the_same_errors_with_the_report_so_far(workload:
     assert [s.micro_batch for s in caught.value.report.samples] == [2, 4]
 
 
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"target_batch": True}, "whole number"),
+        ({"target_batch": 2.5}, "whole number"),
+        ({"timeout": "5"}, "--timeout"),
+        ({"memory_budget": 0}, "no memory at all"),
+        ({"device": "gpu"}, "unknown device"),
+    ],
+)
+def test_the_python_call_checks_its_arguments(wrong: dict[str, Any], words: str, workload: WriteWorkload) -> None:
+    with pytest.raises(autoaccum.UsageError, match=words):
+        autoaccum.probe(workload(), **{"target_batch": 8, **wrong})
+
+
+def test_a_live_workload_cannot_be_probed_in_another_process() -> None:
+    live = autoaccum.Workload(build_model=lambda: None, make_batch=lambda size: None)  # type: ignore[arg-type,return-value]
+
+    with pytest.raises(autoaccum.UsageError, match="give the workload as a file"):
+        autoaccum.probe(live, target_batch=8)  # type: ignore[arg-type]
+
+
+def test_a_reader_of_stderr_that_goes_away_does_not_end_the_run(cli: Cli, workload: WriteWorkload) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    done = subprocess.run(
+        cli.command("probe", workload(), "--target-batch", "4", "--device", "cpu"),
+        cwd=cli.folder,
+        stdout=subprocess.PIPE,
+        stderr=writing,
+        text=True,
+        timeout=100,
+    )
+    os.close(writing)
+
+    assert done.stdout.startswith("plan  ")
+
+
+def test_a_full_disk_behind_stdout_is_said_with_where_the_report_is(cli: Cli, workload: WriteWorkload) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            cli.command("probe", workload(), "--target-batch", "4", "--device", "cpu", "-q"),
+            cwd=cli.folder,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=100,
+        )
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: stdout cannot be written: No space left on device; the report is in results/")
+
+
 SLOW = """
-    import pathlib
-    pathlib.Path({pid!r}).write_text(str(os.getpid()))
+    import pathlib, subprocess
+    helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+    pathlib.Path({pid!r}).write_text(f"{{os.getpid()}} {{helper.pid}}")
     def loss(model, batch):
         if len(batch[0]) >= 4: time.sleep(1000)
         return model(batch[0]).mean()
 """
 
 
-def begin(cli: Cli, path: Path, pid_file: Path) -> tuple[subprocess.Popen[str], int]:
-    """Start a probe that hangs at size 4; give it and its worker."""
+def begin(cli: Cli, path: Path, pid_file: Path) -> tuple[subprocess.Popen[str], list[int]]:
+    """Start a probe that hangs at size 4; give it, its worker, and what the workload started."""
     process = subprocess.Popen(
         cli.command("probe", path, "--target-batch", "8", "--device", "cpu"),
         cwd=cli.folder,
@@ -198,32 +257,32 @@ def begin(cli: Cli, path: Path, pid_file: Path) -> tuple[subprocess.Popen[str], 
     while not process.stderr.readline().rstrip().endswith(" ok"):
         assert process.poll() is None
     time.sleep(0.5)
-    return process, int(pid_file.read_text())
+    return process, [int(pid) for pid in pid_file.read_text().split()]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_writes_what_it_has_and_leaves_no_process(
     number: signal.Signals, cli: Cli, workload: WriteWorkload, tmp_path: Path
 ) -> None:
-    process, worker = begin(cli, workload(SLOW.format(pid=str(tmp_path / "pid"))), tmp_path / "pid")
+    process, below = begin(cli, workload(SLOW.format(pid=str(tmp_path / "pid"))), tmp_path / "pid")
 
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
 
     assert process.returncode == 130
     assert "Traceback" not in err
-    assert gone_within(2, worker)
+    assert all(gone_within(2, pid) for pid in below)
     (folder,) = (tmp_path / "results").iterdir()
     report = read(folder)
     assert report.status == "interrupted"
     assert [(s.micro_batch, s.outcome) for s in report.samples] == [(2, "ok")]
 
 
-def test_a_parent_that_is_killed_leaves_no_worker(cli: Cli, workload: WriteWorkload, tmp_path: Path) -> None:
-    process, worker = begin(cli, workload(SLOW.format(pid=str(tmp_path / "pid"))), tmp_path / "pid")
-    assert alive(worker)
+def test_a_parent_that_is_killed_leaves_no_process(cli: Cli, workload: WriteWorkload, tmp_path: Path) -> None:
+    process, below = begin(cli, workload(SLOW.format(pid=str(tmp_path / "pid"))), tmp_path / "pid")
+    assert all(alive(pid) for pid in below)
 
     process.kill()
     process.communicate(timeout=30)
 
-    assert gone_within(5, worker)
+    assert all(gone_within(10, pid) for pid in below)

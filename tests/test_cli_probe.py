@@ -18,16 +18,16 @@ from tests.conftest import Cli, WriteWorkload
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
-# About 1 MiB for each sample, so that one sample more is more than the meter's noise.
+# About 4 MiB for each sample, so that one sample more is more than the meter's noise.
 WIDE_MLP = """
     import torch
     from torch import nn
 
     def build_model():
-        return nn.Sequential(nn.Linear(64, 65536), nn.ReLU(), nn.Linear(65536, 8))
+        return nn.Sequential(nn.Linear(8, 262144), nn.GELU(), nn.Tanh(), nn.Linear(262144, 8))
 
     def make_batch(size):
-        return torch.randn(size, 64), torch.randint(8, (size,))
+        return torch.randn(size, 8), torch.randint(8, (size,))
 
     def build_optimizer(model):
         return torch.optim.SGD(model.parameters(), 0.1)
@@ -62,7 +62,7 @@ LARGE_IMAGES = """
 def models(workload: WriteWorkload) -> dict[str, tuple[Path, str, str]]:
     """Three models, each with a target and a budget that the whole target does not fit."""
     return {
-        "mlp": (workload(base=WIDE_MLP, name="mlp.py"), "96", "400MiB"),
+        "mlp": (workload(base=WIDE_MLP, name="mlp.py"), "96", "420MiB"),
         "gpt": (workload(base=SMALL_GPT.format(examples=str(EXAMPLES)), name="small_gpt.py"), "60", "520MiB"),
         "cnn": (workload(base=LARGE_IMAGES, name="images.py"), "100", "400MiB"),
     }
@@ -84,6 +84,7 @@ def test_the_plan_is_exact_was_run_and_the_next_candidate_does_not_fit(
     assert confirmed[0]["accumulation_steps"] == 2
     assert plan["peak_bytes"] == confirmed[0]["device_used_bytes"] <= report["budget"]["limit_bytes"]
     too_large = report["bracket"]["smallest_failed"]
+    assert too_large is not None
     fresh = start(path, limit_bytes=report["budget"]["limit_bytes"])
     assert fresh.run(1, Trial(micro_batch=too_large), smaller_ran=True).sample.outcome is Outcome.OOM
 
@@ -99,7 +100,6 @@ def test_find_max_ends_with_a_size_that_runs_and_one_more_that_does_not(
     ).report
 
     largest, more = report["bracket"]["largest_ok"], report["bracket"]["smallest_failed"]
-    print([(s["phase"], s["micro_batch"], s["outcome"], s["device_used_bytes"]) for s in report["samples"]])
     assert more == largest + 1
     assert largest > 8
     fresh = start(path, limit_bytes=report["budget"]["limit_bytes"])

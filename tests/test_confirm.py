@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 import pytest
 
 from autoaccum.confirm import confirm
+from autoaccum.fit import TimeModel
 from autoaccum.lab import Lab
 from autoaccum.records import Budget, DeviceInfo, Outcome, Plan, Sample, Trial
+from autoaccum.solve import Known, solve
 
+DEVICE = DeviceInfo(kind="cuda", name="x", uuid=None, total_bytes=1, free_bytes=1)
 BUDGET = Budget(limit_bytes=1000, reserve_bytes=0, source="user")
 
 
@@ -29,7 +33,7 @@ class MadeUp:
     def warn(self, *warnings: str) -> None:
         self.warnings.extend(warnings)
 
-    def run(self, trial: Trial, at_most: int) -> Sample:
+    def run(self, trial: Trial) -> Sample:
         self.tried.append(trial.micro_batch)
         self.trials.append(trial)
         ok = trial.micro_batch <= self.limit
@@ -41,6 +45,7 @@ class MadeUp:
             outcome=Outcome.OK if ok else Outcome.OOM,
             device_used_bytes=trial.micro_batch,
             step_seconds=2.0,
+            samples_per_second=trial.micro_batch,
             optimizer_seconds=1.0,
         )
 
@@ -55,8 +60,7 @@ def plans(count: int) -> list[Plan]:
 
 def run(limit: int, count: int = 30, repeatable: bool = True) -> tuple[MadeUp, list[Plan]]:
     lab = MadeUp(limit)
-    device = DeviceInfo(kind="cuda", name="x", uuid=None, total_bytes=1, free_bytes=1, repeatable=repeatable)
-    return lab, confirm(plans(count), cast(Lab, lab), device, BUDGET)
+    return lab, confirm(plans(count), cast(Lab, lab), replace(DEVICE, repeatable=repeatable), BUDGET)
 
 
 def test_a_plan_that_runs_at_once_is_the_answer_with_what_was_measured() -> None:
@@ -70,12 +74,27 @@ def test_a_plan_that_runs_at_once_is_the_answer_with_what_was_measured() -> None
     assert lab.warnings == []
 
 
-@pytest.mark.parametrize("limit", range(1, 31))
-def test_the_best_plan_that_runs_is_found_in_few_trials(limit: int) -> None:
-    lab, confirmed = run(limit)
+@pytest.mark.parametrize("target", [2, 7, 8, 60, 97, 500, 512])
+@pytest.mark.parametrize("split", ["auto", "even", "uneven"])
+def test_the_best_ranked_plan_that_runs_is_found_whatever_the_limit(target: int, split: str) -> None:
+    known = Known(
+        samples=(),
+        memory=None,
+        time=TimeModel(fixed_seconds=0.05, seconds_per_sample=0.01, optimizer_seconds=0.1),
+        budget=BUDGET,
+    )
+    ranked = solve(target, 1, split, lambda size: True, known)
+    for limit in {plan.micro_batch for plan in ranked}:
+        lab = MadeUp(limit)
 
-    assert confirmed[0].micro_batch == limit
-    assert len(lab.tried) == len(set(lab.tried)) <= 10
+        confirmed = confirm(ranked, cast(Lab, lab), DEVICE, BUDGET)
+
+        best = next(plan for plan in ranked if plan.micro_batch <= limit)
+        assert confirmed[0].micro_batches == best.micro_batches
+        refused = min((size for size in lab.tried if size > limit), default=target + 1)
+        assert all(plan.micro_batch < refused for plan in confirmed)
+        assert all(plan.micro_batch != best.micro_batch for plan in confirmed[1:])
+        assert len(lab.tried) == len(set(lab.tried)) <= 14
 
 
 def test_when_none_runs_there_is_no_plan_and_one_warning() -> None:
@@ -111,3 +130,12 @@ def test_a_tight_plan_is_warned_of_where_runs_differ(repeatable: bool, peak: int
 
 def test_no_plans_are_no_plan() -> None:
     assert run(limit=5, count=0)[1] == []
+
+
+def test_an_uneven_plan_is_confirmed_with_both_its_sizes() -> None:
+    lab = MadeUp(100)
+    plan = Plan(micro_batch=5, accumulation_steps=3, micro_batches=(5, 5, 4), world_size=1, effective_batch=14)
+
+    confirm([plan], cast(Lab, lab), DEVICE, BUDGET)
+
+    assert (lab.trials[0].micro_batch, lab.trials[0].last_micro_batch) == (5, 4)

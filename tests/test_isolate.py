@@ -258,6 +258,51 @@ def test_kill_from_outside_in_the_middle_of_a_trial_is_seen_at_once(workload: Wr
     assert time.monotonic() - began < 30
 
 
+def test_a_worker_that_dies_is_noticed_although_its_children_live(workload: WriteWorkload, start: Start) -> None:
+    body = "os.fork() and os.kill(os.getpid(), signal.SIGKILL); time.sleep(1000)"
+    worker = start(workload(at_large(body)), timeout_seconds=30.0)
+
+    assert worker.run(1, LARGE, smaller_ran=True).sample.outcome is Outcome.KILLED
+
+
+@pytest.mark.parametrize(
+    "body", ['os.chdir("/"); raise ValueError("lost")', 'raise type("Own", (BaseException,), {})("lost")']
+)
+def test_whatever_is_raised_wherever_is_told(workload: WriteWorkload, start: Start, body: str) -> None:
+    sample = start(workload(at_large(body))).run(1, LARGE, smaller_ran=True).sample
+
+    assert sample.outcome is Outcome.FAILED
+    assert "in loss" in sample.message
+    assert "lost" in sample.message
+
+
+def test_what_an_earlier_trial_printed_does_not_explain_a_later_death(workload: WriteWorkload, start: Start) -> None:
+    worker = start(
+        workload("""
+        def loss(model, batch):
+            if len(batch[0]) >= 8: os._exit(3)
+            print("an earlier run went out of memory")
+            return model(batch[0]).mean()
+    """)
+    )
+    worker.run(1, SMALL, smaller_ran=False)
+
+    assert worker.run(2, LARGE, smaller_ran=True).sample.outcome is Outcome.FAILED
+
+
+def test_the_last_micro_step_may_be_smaller(workload: WriteWorkload, start: Start, tmp_path: Path) -> None:
+    path = workload(f"""
+        def loss(model, batch):
+            with open({str(tmp_path / "log")!r}, "a") as file: print(len(batch[0]), file=file)
+            return model(batch[0]).mean()
+    """)
+
+    sample = start(path).run(1, Trial(micro_batch=5, last_micro_batch=4, updates=2), smaller_ran=False).sample
+
+    assert (tmp_path / "log").read_text().split() == ["5", "4", "5", "4"]
+    assert sample.samples_per_second == pytest.approx(9 / (sample.step_seconds or 0))
+
+
 def test_a_closed_worker_leaves_no_file_descriptor(workload: WriteWorkload, start: Start) -> None:
     before = open_files()
 

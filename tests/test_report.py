@@ -140,7 +140,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one_whole(
 ) -> None:
     files.write(REPORT, tmp_path)
 
-    def full(self: Path, text: str, encoding: str) -> int:
+    def full(self: Path, text: str, encoding: str, errors: str) -> int:
         self.touch()
         raise OSError(28, "No space left on device")
 

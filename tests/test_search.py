@@ -61,6 +61,34 @@ def test_no_size_beyond_the_target_is_tried() -> None:
     assert [s.micro_batch for s in simulate(goal(12), up_to(10**9))] == [2, 4, 8, 12]
 
 
+def without(limit: int, whole: int) -> Callable[[Trial], Outcome]:
+    """Sizes up to `limit` fit with accumulation, up to `whole` without."""
+    return lambda trial: (
+        Outcome.OK if trial.micro_batch <= (limit if trial.accumulation_steps > 1 else whole) else Outcome.OOM
+    )
+
+
+@pytest.mark.parametrize("find_max", [False, True])
+@pytest.mark.parametrize("certify", [False, True])
+@pytest.mark.parametrize(("rank_batch", "limit"), [(64, 20), (64, 33), (2, 0), (64, 0), (64, 1), (48, 32)])
+def test_a_target_that_fits_only_without_accumulation_is_found(
+    rank_batch: int, limit: int, find_max: bool, certify: bool
+) -> None:
+    aim = replace(goal(rank_batch, find_max=find_max), certify=certify)
+
+    samples = simulate(aim, without(limit, whole=rank_batch))
+
+    whole = [s for s in samples if s.micro_batch == rank_batch and s.accumulation_steps == 1]
+    if limit == 0 or rank_batch <= 2 * (limit + 1):
+        assert [s.ok for s in whole] == [True]
+
+
+def test_the_whole_target_is_not_tried_where_it_is_far_away() -> None:
+    samples = simulate(goal(512), up_to(20))
+
+    assert all(s.accumulation_steps > 1 for s in samples)
+
+
 def test_a_target_that_fits_at_once_is_tried_without_accumulation() -> None:
     last = simulate(goal(8), up_to(100))[-1]
 
@@ -75,7 +103,12 @@ def test_with_an_even_split_only_divisors_are_bisected() -> None:
 
 def test_when_two_does_not_fit_one_is_tried() -> None:
     assert [s.micro_batch for s in simulate(goal(64), up_to(1))] == [2, 1]
-    assert [s.micro_batch for s in simulate(goal(64), up_to(0))] == [2, 1]
+
+
+def test_nothing_fits_only_after_the_whole_target_was_tried_without_accumulation() -> None:
+    tried = [(s.micro_batch, s.accumulation_steps) for s in simulate(goal(64), up_to(0))]
+
+    assert tried == [(2, 2), (1, 2), (64, 1)]
 
 
 @pytest.mark.parametrize("outcome", [Outcome.KILLED, Outcome.TIMED_OUT])

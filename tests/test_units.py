@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from autoaccum.errors import UsageError
-from autoaccum.units import format_bytes, format_seconds, parse_budget, parse_bytes
+from autoaccum.units import format_bytes, parse_budget, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,3 @@ def test_a_share_outside_the_device_is_a_usage_error(text: str) -> None:
 )
 def test_bytes_are_shown_with_three_digits(size: float, text: str) -> None:
     assert format_bytes(size) == text
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0.0123, "12 ms"), (2.5, "2.5 s"), (125, "2 min 5 s")])
-def test_seconds_are_shown_for_people(seconds: float, text: str) -> None:
-    assert format_seconds(seconds) == text

@@ -112,12 +112,12 @@ class CudaDevice:
     def _overhead_at_first(self, before: dict[str, int]) -> int:
         """Give what the device's use grew by as the context was made; warn where it cannot be told."""
         reserved = torch.cuda.memory_reserved(self.torch_device)
-        memory = None if self._handle is None else self._nvml.memory(self._handle)
+        used = None if self._handle is None else self._nvml.used_bytes(self._handle)
         used_before = before.get(f"GPU-{self._uuid}", before.get(f"MIG-{self._uuid}"))
-        if memory is None or used_before is None:
+        if used is None or used_before is None:
             why = self._nvml.problem or "it does not answer for this device"
             self.warnings.append(
                 f"NVML is not usable ({why}): free memory is CUDA's own figure, and the context's memory is not counted"
             )
             return 0
-        return max(0, memory.used_bytes - used_before - reserved)
+        return max(0, used - used_before - reserved)

@@ -7,19 +7,9 @@ reading may be denied (MIG, containers), so each gives None instead of raising.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pynvml
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Memory:
-    """What the driver says of a device's memory."""
-
-    total_bytes: int
-    free_bytes: int
-    used_bytes: int
 
 
 class Nvml:
@@ -41,9 +31,9 @@ class Nvml:
         used: dict[str, int] = {}
         for handle in self._handles():
             uuid = self._ask(pynvml.nvmlDeviceGetUUID, handle)
-            memory = self.memory(handle)
-            if uuid is not None and memory is not None:
-                used[uuid] = memory.used_bytes
+            held = self.used_bytes(handle)
+            if uuid is not None and held is not None:
+                used[uuid] = held
         return used
 
     def find(self, uuid: str) -> Any | None:
@@ -54,12 +44,10 @@ class Nvml:
                 return handle
         return None
 
-    def memory(self, handle: Any) -> Memory | None:
-        """Give the device's memory."""
+    def used_bytes(self, handle: Any) -> int | None:
+        """Give what all processes hold on the device."""
         info = self._ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
-        if info is None:
-            return None
-        return Memory(total_bytes=int(info.total), free_bytes=int(info.free), used_bytes=int(info.used))
+        return None if info is None else int(info.used)
 
     def held_by(self, handle: Any, pid: int) -> int | None:
         """Give what the process holds on the device; None where the driver does not tell."""

@@ -15,7 +15,7 @@ NAMES = ("report.json", "samples.csv", "plans.csv")
 
 def new_folder(out: Path, workload: str, today: date) -> Path:
     """Make OUT/<workload>-<date>-<number>, with the first number that is free."""
-    stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(workload.partition(".py:")[0]).stem).strip("-.") or "workload"
+    stem = re.sub(r"[^\w.-]+", "-", Path(workload.partition(".py:")[0]).stem).strip("-.") or "workload"
     try:
         out.mkdir(parents=True, exist_ok=True)
         for number in range(1, 1000):
@@ -36,15 +36,17 @@ def new_folder(out: Path, workload: str, today: date) -> Path:
 
 def write(report: Report, folder: Path) -> None:
     """Write report.json, then the tables that are made from it; each file is whole or not there."""
-    from autoaccum.report.tables import plans_frame, samples_frame
+    _write_whole(folder / "report.json", as_json(report) + "\n")
+    from autoaccum.report.tables import plans_frame, samples_frame  # pandas takes its time
 
-    texts = {
-        "report.json": json.dumps(report.to_dict(), indent=2) + "\n",
-        "samples.csv": samples_frame(report).to_csv(index=False),
-        "plans.csv": plans_frame(report).to_csv(index=False),
-    }
-    for name in NAMES:
-        _write_whole(folder / name, texts[name])
+    _write_whole(folder / "samples.csv", samples_frame(report).to_csv(index=False))
+    _write_whole(folder / "plans.csv", plans_frame(report).to_csv(index=False))
+
+
+def as_json(report: Report) -> str:
+    """Give the report as JSON for people too: a list of numbers stands on one line."""
+    text = json.dumps(report.to_dict(), indent=2)
+    return re.sub(r"\[\s+(\d+(?:,\s+\d+)*)\s+\]", lambda found: "[" + re.sub(r"\s+", " ", found[1]) + "]", text)
 
 
 def read(folder: Path) -> Report:
@@ -55,7 +57,7 @@ def read(folder: Path) -> Report:
 def _write_whole(path: Path, text: str) -> None:
     partial = path.with_name(f".{path.name}.partial")
     try:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
         partial.replace(path)
     except OSError as error:
         partial.unlink(missing_ok=True)
