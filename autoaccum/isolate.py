@@ -127,6 +127,8 @@ class Worker:
 
     def close(self) -> None:
         """Let the worker end by itself, and see that it does."""
+        if not self.alive:
+            return
         with suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()
