@@ -52,7 +52,10 @@ def unconfirmed(sample: Sample, device: DeviceInfo) -> str:
     if sample.outcome is not Outcome.OOM:
         return f"{start}: {sample.message}"
     if not device.repeatable:
-        return f"{start}, where malloc keeps freed memory: to use it, train with {_MALLOC} in the environment"
+        return (
+            f"{start}, where malloc keeps freed memory and 5 % of the budget is left free: "
+            f"to use it, train with {_MALLOC} in the environment"
+        )
     return f"{start}: its memory is laid out otherwise there, or another process took some meanwhile"
 
 
@@ -64,6 +67,17 @@ def tight(plan: Plan, device: DeviceInfo, budget: Budget) -> list[str]:
     return [
         f"the plan leaves {format_bytes(headroom)} of the budget, and malloc may keep more than that in a longer run: "
         f"to hold the budget for certain, train with {_MALLOC} in the environment"
+    ]
+
+
+def many_steps(plan: Plan, largest_ok: int) -> list[str]:
+    """Give the warning for an even plan that needs far more steps than an uneven one would."""
+    fewest = -(-plan.rank_batch // max(1, largest_ok))
+    if plan.accumulation_steps < 2 * fewest or plan.accumulation_steps < 4:
+        return []
+    return [
+        f"{plan.rank_batch} has no divisor near the largest size that fits: the plan takes {plan.accumulation_steps} "
+        f"steps where --split uneven, or a target with more divisors, would take about {fewest}"
     ]
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from autoaccum import device as devices
 from autoaccum import search
-from autoaccum.advice import no_plan, shared_by_ranks
+from autoaccum.advice import many_steps, no_plan, shared_by_ranks
 from autoaccum.confirm import confirm
 from autoaccum.errors import Interrupted, NothingFits, UsageError
 from autoaccum.fit import fit_memory, fit_time
@@ -149,6 +149,8 @@ def _answer(request: Request, watcher: Watcher, echo: Echo | None) -> Report:
             plans = confirm(_plans(request, lab, budget), lab, device, budget)
             if not plans:
                 raise no_plan(lab.samples, device, budget, lab.model)
+            if request.split == "even":
+                lab.warn(*many_steps(plans[0], search.accumulating(lab.samples).largest_ok or 0))
     except KeyboardInterrupt:
         raise Interrupted(_report(request, lab, plans, Status.INTERRUPTED)) from None
     except NothingFits as error:

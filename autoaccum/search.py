@@ -67,7 +67,8 @@ def double_then_bisect(samples: Sequence[Sample], goal: Goal) -> Trial | None:
     if goal.certify and not any(s.fresh or s.outcome is not Outcome.OOM for s in failures):
         steps = failures[-1].accumulation_steps
         return Trial(micro_batch=high, accumulation_steps=steps, phase="certify", fresh=True)
-    if not whole and (low == 0 or goal.rank_batch <= 2 * high):
+    out_of_memory = failures[-1].outcome is Outcome.OOM
+    if not whole and out_of_memory and (low == 0 or goal.rank_batch <= 2 * high):
         return Trial(micro_batch=goal.rank_batch, accumulation_steps=1, phase="whole", fresh=goal.certify)
     return None
 

@@ -48,6 +48,8 @@ def default_loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         raise WorkloadError("without a loss(model, batch) of your own, a batch is (input, target) or a dict")
     inputs, target = batch
+    if not isinstance(target, torch.Tensor):
+        raise WorkloadError(f"the target is a {type(target).__name__}, not a tensor: define loss(model, batch)")
     output = model(inputs)
     found = _own_loss(output)
     if found is not None:
@@ -118,7 +120,7 @@ def load(spec: str) -> Workload:
     found = {key: getattr(module, key, None) for key in ("build_model", "make_batch", "loss", "build_optimizer")}
     for key in ("build_model", "make_batch"):
         if found[key] is None:
-            raise WorkloadError(f"{path} defines no {key}(): see the workload contract in the README")
+            raise WorkloadError(f"{path} defines no {key}(){_instead(module, path)}")
     for key, value in found.items():
         if value is not None and not callable(value):
             raise WorkloadError(f"{key} in {path} is not a function")
@@ -137,10 +139,16 @@ def _import_file(path: Path) -> ModuleType:
     return module
 
 
+def _instead(module: ModuleType, path: Path) -> str:
+    """Give the end of a message: what the file holds instead of what was looked for."""
+    names = [name for name, value in vars(module).items() if isinstance(value, Workload)]
+    return f"; it holds {', '.join(names)}: write {path}:{names[0]}" if names else ": see the workload contract"
+
+
 def _named(module: ModuleType, path: Path, name: str) -> Workload:
     value = getattr(module, name, None)
     if value is None:
-        raise WorkloadError(f"{path} defines no {name}")
+        raise WorkloadError(f"{path} defines no {name}{_instead(module, path)}")
     if not isinstance(value, Workload) and callable(value):
         value = value()
     if not isinstance(value, Workload):

@@ -19,9 +19,9 @@ from autoaccum.isolate import Worker, WorkerSpec
 from autoaccum.records import Outcome, Sample, Trial
 
 CASES = [
-    ("examples/mlp.py", 8192, ("520MiB", "700MiB")),
-    ("examples/gpt.py", 64, ("600MiB", "1000MiB")),
-    ("examples/cnn.py", 256, ("450MiB", "600MiB")),
+    ("examples/mlp.py", 8192, ("520MiB",)),
+    ("examples/gpt.py", 64, ("700MiB",)),
+    ("examples/cnn.py", 256, ("450MiB",)),
 ]
 UPDATES = 8
 

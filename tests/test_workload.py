@@ -61,6 +61,24 @@ def test_a_missing_function_is_named(workload: WriteWorkload) -> None:
         load(str(workload(base="def make_batch(size): ...")))
 
 
+def test_a_file_of_named_workloads_tells_their_names(workload: WriteWorkload) -> None:
+    path = workload("""
+        import autoaccum
+        small = autoaccum.Workload(build_model=build_model, make_batch=make_batch)
+        del build_model
+    """)
+
+    with pytest.raises(WorkloadError, match=r"no build_model\(\); it holds small: write .*model\.py:small"):
+        load(str(path))
+    with pytest.raises(WorkloadError, match=r"no smal; it holds small"):
+        load(f"{path}:smal")
+
+
+def test_the_default_loss_needs_a_tensor_as_target() -> None:
+    with pytest.raises(WorkloadError, match="the target is a list, not a tensor"):
+        default_loss(torch.nn.Linear(2, 2), (torch.zeros(3, 2), [0, 1, 0]))
+
+
 def test_a_function_that_is_none_is_an_error(workload: WriteWorkload) -> None:
     with pytest.raises(WorkloadError, match=r"loss in .* is not a function"):
         load(str(workload("loss = 3")))
