@@ -24,7 +24,7 @@ from typing import Any, Self
 from autoaccum import device as devices
 from autoaccum import errors
 from autoaccum.oom import cause_of_death
-from autoaccum.records import Budget, DeviceInfo, ModelInfo, Outcome, Sample, Trial
+from autoaccum.records import TRIAL_MARK, Budget, DeviceInfo, ModelInfo, Outcome, Sample, Trial
 
 _START_SECONDS = 120.0  # importing torch from a cold network disk takes its time
 _STOP_SECONDS = 5.0
@@ -103,7 +103,6 @@ class Worker:
     def run(self, number: int, trial: Trial, *, smaller_ran: bool) -> Answer:
         """Run one trial; a worker that dies or hangs over it gives a sample all the same."""
         self.trials += 1
-        self._printed.forget()
         self._order({"number": number, "trial": asdict(trial)})
         try:
             # A trial of more updates than usual has as much more time.
@@ -245,13 +244,11 @@ class _Tail(threading.Thread):
         while chunk := os.read(self._stream.fileno(), 1 << 16):
             self._kept = (self._kept + chunk)[-_TAIL_BYTES:]
             if self._echo is not None:
-                self._echo(chunk)
-
-    def forget(self) -> None:
-        self._kept = b""
+                self._echo(chunk.replace(TRIAL_MARK, b""))
 
     def text(self) -> str:
-        return self._kept.decode(errors="replace")
+        """Give what was printed since the last trial began."""
+        return self._kept.rpartition(TRIAL_MARK)[2].decode(errors="replace")
 
     def finish(self) -> None:
         self.join(_STOP_SECONDS)

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 SCHEMA_VERSION = 1
+TRIAL_MARK = b"\x1e"  # what a worker prints where a trial begins: ASCII's record separator
 
 
 class Outcome(StrEnum):

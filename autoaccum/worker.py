@@ -25,7 +25,7 @@ from autoaccum._version import __version__
 from autoaccum.device import Device, open_device
 from autoaccum.device.base import budget_for
 from autoaccum.errors import AutoaccumError
-from autoaccum.records import Trial
+from autoaccum.records import TRIAL_MARK, Trial
 
 _PR_SET_PDEATHSIG = 1
 _GRACE_SECONDS = 5.0
@@ -65,6 +65,7 @@ def _serve(
 
     subject = Subject(first["workload"], device, limit, first["seed"])
     while (order := orders.get()) is not None:
+        os.write(2, TRIAL_MARK)
         sample = subject.run(order["number"], Trial.from_dict(order["trial"]))
         broken = not sample.ok and not _usable(device)
         model = None if subject.model_info is None else asdict(subject.model_info)
