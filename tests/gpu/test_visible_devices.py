@@ -23,6 +23,7 @@ def expected(gpu: VirtualGpu) -> dict[str, object]:
         "total_bytes": gpu.total_bytes,
         "free_bytes": gpu.total_bytes - gpu.other_bytes,
         "overhead_bytes": gpu.context_bytes,
+        "repeatable": True,
     }
 
 
