@@ -103,13 +103,14 @@ class Worker:
     def run(self, number: int, trial: Trial, *, smaller_ran: bool) -> Answer:
         """Run one trial; a worker that dies or hangs over it gives a sample all the same."""
         self.trials += 1
+        # A trial of more updates than usual has as much more time.
+        allowed_seconds = self._timeout_seconds * max(1.0, trial.updates / 2)
         self._order({"number": number, "trial": asdict(trial)})
         try:
-            # A trial of more updates than usual has as much more time.
-            content = self._answers.next(self._timeout_seconds * max(1.0, trial.updates / 2))
+            content = self._answers.next(allowed_seconds)
         except TimeoutError:
             self.kill()
-            message = f"no answer within {self._timeout_seconds:g} s"
+            message = f"no answer within {allowed_seconds:g} s"
             return Answer(sample=_lost(number, trial, Outcome.TIMED_OUT, message, self._printed.text()))
         if content is None:
             returncode = self._reap()
