@@ -10,9 +10,9 @@ One straight line, a room for each step:
     lab.py        one worker after another: a Sample for every Trial
     search.py     which size to try next, and when to stop
     fit.py        samples -> memory model and time model
-    solve.py      models, budget and target -> ranked plans
+    solve.py      models, budget and target -> ranked plans (plans.py)
     confirm.py    the best plan once more, in a fresh process, as training will be
-report/       JSON, CSV
+    report/       JSON, CSV
     pipeline.py   the line itself; advice.py says what to do when it ends without a plan
     cli.py        the command line; display.py shows progress
 
@@ -30,7 +30,9 @@ from autoaccum._version import __version__
 if TYPE_CHECKING:
     from autoaccum.errors import AutoaccumError, DeviceError, Interrupted, NothingFits, UsageError, WorkloadError
     from autoaccum.pipeline import probe
-    from autoaccum.records import Outcome, Plan, Report, Sample
+    from autoaccum.plans import Plan
+    from autoaccum.records import Outcome, Sample
+    from autoaccum.report.record import Report
     from autoaccum.workload import Workload
 
 _HOMES = {
@@ -39,8 +41,8 @@ _HOMES = {
     "Interrupted": "errors",
     "NothingFits": "errors",
     "Outcome": "records",
-    "Plan": "records",
-    "Report": "records",
+    "Plan": "plans",
+    "Report": "report.record",
     "Sample": "records",
     "UsageError": "errors",
     "Workload": "workload",

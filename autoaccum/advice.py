@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from autoaccum.errors import AutoaccumError, NothingFits, WorkloadError
 from autoaccum.oom import requested_bytes
-from autoaccum.records import Budget, DeviceInfo, ModelInfo, Outcome, Plan, Sample
+from autoaccum.plans import Plan
+from autoaccum.records import Budget, DeviceInfo, ModelInfo, Outcome, Sample
 from autoaccum.units import format_bytes
 
 # What the search sets through mallopt: malloc then returns memory at once.

@@ -1,4 +1,4 @@
-"""Batches of any nesting: walk them, check their rows, move them to a device.
+"""Batches of any nesting: walk them, count and split their rows, move them to a device.
 
 Tensors may stand in tuples, lists, named tuples, mappings (Hugging Face's BatchEncoding too) and
 dataclasses; anything else that has a `.to(device)` is moved by it, and the rest is left alone.
@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autoaccum.errors import WorkloadError
+from autoaccum.errors import UsageError, WorkloadError
 
 if TYPE_CHECKING:
     import torch
+
+_BY_HAND = "split it yourself, and give the step a list of micro-batches"
 
 
 def tensors(batch: Any, name: str = "batch") -> Iterator[tuple[str, torch.Tensor]]:
@@ -42,6 +44,41 @@ def check_rows(batch: Any, size: int) -> None:
         raise WorkloadError(f"make_batch({size}) returned no tensor: it returned {type(batch).__name__}")
 
 
+def rows(batch: Any) -> int:
+    """Give the number of samples in `batch`: the rows that all its tensors have; scalar tensors are shared by all.
+
+    >>> rows({"ids": torch.zeros(8, 128), "labels": torch.zeros(8)})
+    8
+    """
+    found = [(name, tensor) for name, tensor in tensors(batch) if tensor.dim() > 0]
+    if not found:
+        raise UsageError(f"a batch of type {type(batch).__name__} has no rows to split by: {_BY_HAND}")
+    first, size = found[0][0], found[0][1].shape[0]
+    for name, tensor in found:
+        if tensor.shape[0] != size:
+            raise UsageError(f"{first} has {size} rows and {name} has {tensor.shape[0]}: {_BY_HAND}")
+    return int(size)
+
+
+def split(batch: Any, sizes: Sequence[int]) -> Iterator[Any]:
+    """Give views of `batch` with so many rows each, of the same types as the whole."""
+    size = rows(batch)
+    if sum(sizes) != size:
+        raise UsageError(f"{size} rows cannot be split into {' + '.join(map(str, sizes))}")
+    start = 0
+    for each in sizes:
+        yield _narrow(batch, start, start + each, size)
+        start += each
+
+
+def tile(batch: Any, size: int) -> Any:
+    """Give a batch of `size` rows by repeating those of `batch`, or leaving some out."""
+    import torch
+
+    index = torch.arange(size) % rows(batch)
+    return _pick(batch, index, rows(batch))
+
+
 def to_device(batch: Any, device: torch.device) -> Any:
     """Give `batch` with its tensors on `device`, of the same types as before."""
     import torch
@@ -49,6 +86,30 @@ def to_device(batch: Any, device: torch.device) -> Any:
     if isinstance(batch, torch.Tensor) or _movable(batch):
         return batch.to(device)
     return _rebuild(batch, lambda value: to_device(value, device))
+
+
+def _narrow(value: Any, start: int, stop: int, size: int) -> Any:
+    return _each(value, size, lambda part: part[start:stop])
+
+
+def _pick(value: Any, index: torch.Tensor, size: int) -> Any:
+    def pick(part: Any) -> Any:
+        picked = [part[int(i)] for i in index] if isinstance(part, list | tuple) else part[index]
+        return type(part)(picked) if isinstance(part, list | tuple) else picked
+
+    return _each(value, size, pick)
+
+
+def _each(value: Any, size: int, change: Callable[[Any], Any]) -> Any:
+    """Rebuild `value` with whatever has `size` rows changed; the rest belongs to all rows."""
+    shape = getattr(value, "shape", None)
+    if shape is not None:  # tensors, and NumPy's arrays beside them
+        return change(value) if len(shape) > 0 and shape[0] == size else value
+    if _movable(value):
+        raise UsageError(f"a {type(value).__name__} cannot be split: {_BY_HAND}")
+    if isinstance(value, list | tuple) and len(value) == size and next(tensors(value), None) is None:
+        return change(value)  # a name for each sample, say
+    return _rebuild(value, lambda part: _each(part, size, change))
 
 
 def _movable(value: Any) -> bool:

@@ -64,9 +64,10 @@ def probe(as_json: bool, out: str, quiet: bool, verbose: bool, **options: Any) -
     """
     from autoaccum import pipeline
     from autoaccum.display import Display, plan_line
-    from autoaccum.records import Report, Request
+    from autoaccum.records import Request
     from autoaccum.report.files import NAMES
     from autoaccum.report.files import as_json as as_json_text
+    from autoaccum.report.record import Report
 
     display = Display(sys.stderr)
 

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from autoaccum.advice import tight, unconfirmed
 from autoaccum.lab import Lab
-from autoaccum.records import Budget, DeviceInfo, Plan, Sample, Trial
+from autoaccum.plans import Plan
+from autoaccum.records import Budget, DeviceInfo, Sample, Trial
 
 
 def confirm(plans: Sequence[Plan], lab: Lab, device: DeviceInfo, budget: Budget) -> list[Plan]:

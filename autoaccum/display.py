@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from autoaccum.records import Budget, DeviceInfo, Outcome, Plan, Sample, Trial
+from autoaccum.plans import Plan
+from autoaccum.records import Budget, DeviceInfo, Outcome, Sample, Trial
 from autoaccum.units import format_bytes
 
 _BAR = 12

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autoaccum.records import Report
+    from autoaccum.report.record import Report
 
 
 class AutoaccumError(Exception):

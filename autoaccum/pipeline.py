@@ -19,9 +19,11 @@ from autoaccum.errors import Interrupted, NothingFits, UsageError
 from autoaccum.fit import fit_memory, fit_time
 from autoaccum.isolate import Echo, WorkerSpec
 from autoaccum.lab import Lab, Watcher
-from autoaccum.records import Budget, DeviceInfo, Plan, Report, Request, Sample, Status, Trial
+from autoaccum.plans import Plan, rank_share
+from autoaccum.records import Budget, DeviceInfo, Request, Sample, Trial
 from autoaccum.report import files
-from autoaccum.solve import SPLITS, Known, candidates, rank_share, shortlist, solve
+from autoaccum.report.record import Report, Status
+from autoaccum.solve import SPLITS, Known, candidates, shortlist, solve
 from autoaccum.units import parse_budget
 from autoaccum.workload import check_syntax, split_spec
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, Self
 
-SCHEMA_VERSION = 1
 TRIAL_MARK = b"\x1e"  # what a worker prints where a trial begins: ASCII's record separator
 
 
@@ -26,16 +25,7 @@ class Outcome(StrEnum):
     FAILED = "failed"
 
 
-class Status(StrEnum):
-    """How a run ended."""
-
-    PLANNED = "planned"
-    NOTHING_FITS = "nothing_fits"
-    FAILED = "failed"
-    INTERRUPTED = "interrupted"
-
-
-class _Record:
+class Record:
     """Reading back from JSON, for every record below."""
 
     __slots__ = ()
@@ -53,7 +43,7 @@ def _revive(hint: Any, value: Any) -> Any:
         return None if value is None else _revive(typing.get_args(hint)[0], value)
     if typing.get_origin(hint) is tuple:
         return tuple(_revive(typing.get_args(hint)[0], item) for item in value)
-    if isinstance(hint, type) and issubclass(hint, _Record):
+    if isinstance(hint, type) and issubclass(hint, Record):
         return hint.from_dict(value)
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return hint(value)
@@ -61,7 +51,7 @@ def _revive(hint: Any, value: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Request(_Record):
+class Request(Record):
     """What a person asks for; the fields have the names of the command line's options."""
 
     workload: str
@@ -76,7 +66,7 @@ class Request(_Record):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Trial(_Record):
+class Trial(Record):
     """One order to the worker: run real updates at this size."""
 
     micro_batch: int
@@ -88,7 +78,7 @@ class Trial(_Record):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sample(_Record):
+class Sample(Record):
     """What one trial showed. All but the last two fields are columns of samples.csv."""
 
     trial: int
@@ -114,7 +104,7 @@ class Sample(_Record):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DeviceInfo(_Record):
+class DeviceInfo(Record):
     """The device that the trials ran on, as it was before them."""
 
     kind: str
@@ -127,7 +117,7 @@ class DeviceInfo(_Record):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Budget(_Record):
+class Budget(Record):
     """What the training process may hold on the device, all in all."""
 
     limit_bytes: int
@@ -136,7 +126,7 @@ class Budget(_Record):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ModelInfo(_Record):
+class ModelInfo(Record):
     """The user's model, as far as memory is concerned."""
 
     name: str
@@ -146,7 +136,7 @@ class ModelInfo(_Record):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MemoryModel(_Record):
+class MemoryModel(Record):
     """device(m) = overhead + max(floor, fixed + per_sample * m)."""
 
     fixed_bytes: int
@@ -162,61 +152,8 @@ class MemoryModel(_Record):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bracket(_Record):
+class Bracket(Record):
     """Between which sizes the limit lies: one ran, the other did not (None: none was found)."""
 
     largest_ok: int | None
     smallest_failed: int | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Plan(_Record):
-    """Micro-batches whose sum over steps and ranks is the effective batch, exactly."""
-
-    micro_batch: int  # the largest of micro_batches
-    accumulation_steps: int
-    micro_batches: tuple[int, ...]  # of one rank
-    world_size: int
-    effective_batch: int
-    peak_bytes: int | None = None
-    headroom_bytes: int | None = None
-    samples_per_second: float | None = None
-    measured: bool = False  # this micro-batch was run; else the figures are predictions
-    options: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def rank_batch(self) -> int:
-        """The samples that one rank processes for one update: the loader's batch size."""
-        return sum(self.micro_batches)
-
-    @property
-    def even(self) -> bool:
-        """Whether all micro-batches have the same size."""
-        return len(set(self.micro_batches)) == 1
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Report(_Record):
-    """Everything a run found; report.json is this, field by field."""
-
-    schema_version: int = SCHEMA_VERSION
-    created_at: str
-    status: Status
-    environment: dict[str, Any]
-    device: DeviceInfo | None
-    budget: Budget | None
-    workload: str
-    model: ModelInfo | None
-    target_batch: int
-    world_size: int
-    samples: tuple[Sample, ...]
-    bracket: Bracket
-    memory_model: MemoryModel | None
-    plan: Plan | None
-    plans: tuple[Plan, ...]
-    tuning: dict[str, Any] | None = None
-    warnings: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give the report as plain data, ready for `json.dumps`."""
-        return asdict(self)

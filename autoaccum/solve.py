@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from autoaccum.errors import UsageError
 from autoaccum.fit import TimeModel
-from autoaccum.records import Budget, MemoryModel, Plan, Sample
+from autoaccum.plans import Plan, rank_share
+from autoaccum.records import Budget, MemoryModel, Sample
 
 SPLITS = ("auto", "even", "uneven")
 WORTH_UNEVEN = 1.05  # how much faster an uneven plan must be, for "auto" to prefer it
@@ -26,17 +26,6 @@ class Known:
     memory: MemoryModel | None
     time: TimeModel | None
     budget: Budget
-
-
-def rank_share(target_batch: int, world_size: int) -> int:
-    """Give the samples of one rank; the ranks' shares are equal, or the target cannot be exact."""
-    if target_batch % world_size:
-        below = target_batch - target_batch % world_size
-        choices = f"{below} or {below + world_size}" if below else str(world_size)
-        raise UsageError(
-            f"a target batch of {target_batch} cannot be shared equally by {world_size} ranks: take {choices}"
-        )
-    return target_batch // world_size
 
 
 def candidates(rank_batch: int, split: str) -> tuple[int, ...]:

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from autoaccum.advice import at_least, many_steps, no_plan, shared_by_ranks
 from autoaccum.errors import NothingFits, WorkloadError
-from autoaccum.records import Budget, DeviceInfo, ModelInfo, Outcome, Plan, Sample
+from autoaccum.plans import Plan
+from autoaccum.records import Budget, DeviceInfo, ModelInfo, Outcome, Sample
 from autoaccum.units import GIB, MIB
 
 DEVICE = DeviceInfo(kind="cuda", name="x", uuid=None, total_bytes=8 * GIB, free_bytes=8 * GIB, overhead_bytes=256 * MIB)

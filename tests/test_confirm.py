@@ -10,7 +10,8 @@ import pytest
 from autoaccum.confirm import confirm
 from autoaccum.fit import TimeModel
 from autoaccum.lab import Lab
-from autoaccum.records import Budget, DeviceInfo, Outcome, Plan, Sample, Trial
+from autoaccum.plans import Plan
+from autoaccum.records import Budget, DeviceInfo, Outcome, Sample, Trial
 from autoaccum.solve import Known, solve
 
 DEVICE = DeviceInfo(kind="cuda", name="x", uuid=None, total_bytes=1, free_bytes=1)

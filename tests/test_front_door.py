@@ -25,6 +25,8 @@ LAYERS = [
     ["records", "virtual"],
     ["oom"],
     ["workload", "batch", "device"],
+    ["accumulate"],
+    ["plans"],
     ["trial"],
     ["worker", "isolate"],
     ["lab"],

@@ -10,19 +10,10 @@ import pytest
 
 from autoaccum.display import plan_line
 from autoaccum.errors import UsageError
-from autoaccum.records import (
-    Bracket,
-    Budget,
-    DeviceInfo,
-    MemoryModel,
-    ModelInfo,
-    Outcome,
-    Plan,
-    Report,
-    Sample,
-    Status,
-)
+from autoaccum.plans import Plan
+from autoaccum.records import Bracket, Budget, DeviceInfo, MemoryModel, ModelInfo, Outcome, Sample
 from autoaccum.report import files
+from autoaccum.report.record import Report, Status
 from autoaccum.report.tables import SAMPLE_COLUMNS, plans_frame, samples_frame
 from autoaccum.units import GIB
 

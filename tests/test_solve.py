@@ -4,8 +4,9 @@ import pytest
 
 from autoaccum.errors import UsageError
 from autoaccum.fit import TimeModel
-from autoaccum.records import Budget, MemoryModel, Outcome, Plan, Sample
-from autoaccum.solve import Known, candidates, rank_share, shortlist, solve
+from autoaccum.plans import Plan, rank_share
+from autoaccum.records import Budget, MemoryModel, Outcome, Sample
+from autoaccum.solve import Known, candidates, shortlist, solve
 
 BUDGET = Budget(limit_bytes=1000, reserve_bytes=0, source="user")
 

@@ -8,7 +8,7 @@ from datetime import date
 from pathlib import Path
 
 from autoaccum.errors import UsageError
-from autoaccum.records import Report
+from autoaccum.report.record import Report
 
 NAMES = ("report.json", "samples.csv", "plans.csv")
 

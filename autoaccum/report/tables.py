@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from autoaccum.records import Report
+from autoaccum.report.record import Report
 
 SAMPLE_COLUMNS = {
     "trial": "Int64",
