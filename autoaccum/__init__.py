@@ -28,7 +28,15 @@ from typing import TYPE_CHECKING, Any
 from autoaccum._version import __version__
 
 if TYPE_CHECKING:
-    from autoaccum.errors import AutoaccumError, DeviceError, Interrupted, NothingFits, UsageError, WorkloadError
+    from autoaccum.errors import (
+        AutoaccumError,
+        AutoaccumWarning,
+        DeviceError,
+        Interrupted,
+        NothingFits,
+        UsageError,
+        WorkloadError,
+    )
     from autoaccum.pipeline import probe
     from autoaccum.plans import Plan
     from autoaccum.records import Outcome, Sample
@@ -37,6 +45,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AutoaccumError": "errors",
+    "AutoaccumWarning": "errors",
     "DeviceError": "errors",
     "Interrupted": "errors",
     "NothingFits": "errors",
@@ -52,6 +61,7 @@ _HOMES = {
 
 __all__ = [
     "AutoaccumError",
+    "AutoaccumWarning",
     "DeviceError",
     "Interrupted",
     "NothingFits",

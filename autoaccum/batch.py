@@ -60,6 +60,25 @@ def rows(batch: Any) -> int:
     return int(size)
 
 
+def sizes(size: int, planned: Sequence[int], most: int | None = None) -> Sequence[int]:
+    """Give the sizes to split so many rows into: as planned, or as even as `most` allows where less is there or fits.
+
+    >>> sizes(70, (32, 32, 32))
+    [24, 23, 23]
+    """
+    most = max(planned) if most is None else most
+    if size > sum(planned):
+        raise UsageError(
+            f"the batch has {size} rows and the plan takes {sum(planned)} for each rank: "
+            f"set the loader's batch_size to plan.rank_batch"
+        )
+    if size == sum(planned) and most == max(planned):
+        return planned
+    steps = -(-size // most)
+    small, larger = divmod(size, max(1, steps))
+    return [small + 1] * larger + [small] * (steps - larger)
+
+
 def split(batch: Any, sizes: Sequence[int]) -> Iterator[Any]:
     """Give views of `batch` with so many rows each, of the same types as the whole."""
     size = rows(batch)

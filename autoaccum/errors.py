@@ -55,6 +55,10 @@ class DeviceError(AutoaccumError):
     exit_code = 5
 
 
+class AutoaccumWarning(UserWarning):
+    """Something that the user should know, and that stops nothing."""
+
+
 class Interrupted(KeyboardInterrupt):
     """The user pressed Ctrl-C; `report` holds what was measured until then."""
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from autoaccum.errors import UsageError
 from autoaccum.records import Record
+
+if TYPE_CHECKING:
+    import torch
+
+    from autoaccum.stepper import Stepper
+    from autoaccum.windows import Window
 
 
 def rank_share(target_batch: int, world_size: int) -> int:
@@ -65,3 +72,51 @@ class Plan(Record):
             world_size=world_size,
             effective_batch=target_batch,
         )
+
+    def stepper(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+        loss: Callable[[Any, Any], Any],
+        *,
+        clip: float | None = None,
+        scaler: torch.amp.GradScaler | None = None,
+        noise_scale: bool = False,
+    ) -> Stepper:
+        """Give the training step: called with a rank's whole batch, it makes one exact update of it.
+
+        `loss(model, batch)` returns a mean over the batch, or `(loss_sum, count)`. `clip` is the largest norm of the
+        gradient, `scaler` a torch.amp.GradScaler; `noise_scale` has the gradient noise scale estimated.
+
+        >>> step = plan.stepper(model, optimizer, loss, clip=1.0)
+        >>> for batch in DataLoader(data, batch_size=plan.rank_batch):
+        ...     out = step(batch)
+        ...     if not out.skipped:
+        ...         scheduler.step()
+        """
+        from autoaccum.stepper import Stepper
+
+        return Stepper(
+            model,
+            optimizer,
+            loss,
+            micro_batches=self.micro_batches,
+            world_size=self.world_size,
+            clip=clip,
+            scaler=scaler,
+            noise_scale=noise_scale,
+        )
+
+    def windows(self, loader: Iterable[Any], *, device: torch.device | str | None = None) -> Iterator[Window]:
+        """Give the windows of a loop that one call cannot serve, a GAN's or one of RL; micro-batches go to `device`.
+
+        >>> for window in plan.windows(DataLoader(data, batch_size=plan.rank_batch), device="cuda"):
+        ...     with window.update(optimizer, clip=1.0) as update:
+        ...         for batch in window:
+        ...             update.backward(loss(model, batch))
+        """
+        from autoaccum.windows import windows
+
+        if self.world_size > 1:
+            raise UsageError("plan.windows is for one process: with several ranks use plan.stepper")
+        return windows(loader, self.micro_batches, device)
