@@ -32,7 +32,7 @@ LAYERS = [
     ["trial"],
     ["worker", "isolate"],
     ["lab"],
-    ["search", "fit", "advice"],
+    ["search", "fit", "advice", "recipe"],
     ["solve", "confirm"],
     ["report"],
     ["pipeline", "environment", "display"],
