@@ -20,7 +20,7 @@ PACKAGE = Path(autoaccum.__file__).parent
 # A room imports only from rooms on earlier lines.
 LAYERS = [
     ["_version"],
-    ["errors"],
+    ["errors", "interrupts"],
     ["units"],
     ["records", "virtual"],
     ["oom"],
@@ -28,10 +28,12 @@ LAYERS = [
     ["accumulate"],
     ["plans"],
     ["trial"],
+    ["subject"],
     ["worker", "isolate"],
     ["lab"],
     ["search", "fit", "advice"],
     ["solve", "confirm"],
+    ["planning"],
     ["report"],
     ["pipeline", "environment", "display"],
     ["cli"],
