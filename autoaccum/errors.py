@@ -6,7 +6,8 @@
     ├── WorkloadError           4  the user's own file raised or broke its contract
     └── DeviceError             5  no usable device
 
-Running out of memory is not here: it is data, `records.Outcome.OOM`.
+Running out of memory is not here: it is data, `records.Outcome.OOM`. What is worth knowing and stops nothing is an
+AutoaccumWarning.
 """
 
 from __future__ import annotations
@@ -64,3 +65,7 @@ class Interrupted(KeyboardInterrupt):
         super().__init__("interrupted")
         self.report = report
         self.folder: Path | None = None
+
+
+class AutoaccumWarning(UserWarning):
+    """Something to know about a plan, which is returned all the same."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import traceback
+from functools import partial
 from typing import Any
 
 import numpy
 import torch
 
+from autoaccum.batch import check_rows
 from autoaccum.device import Device
 from autoaccum.errors import WorkloadError
 from autoaccum.records import ModelInfo
@@ -49,7 +51,7 @@ class FileSubject:
         return Parts(
             model=self._model,
             optimizers=(self._optimizer,),
-            make_batch=self._workload.make_batch,
+            make_batch=partial(_make_batch, self._workload),
             loss=self._workload.loss,
         )
 
@@ -81,6 +83,12 @@ class FileSubject:
             model.train()
         self.model_info = _model_info(model)
         return model
+
+
+def _make_batch(workload: Workload, size: int) -> Any:
+    batch = workload.make_batch(size)
+    check_rows(batch, size)
+    return batch
 
 
 def _model_info(model: torch.nn.Module) -> ModelInfo:
