@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import warnings
@@ -121,6 +122,7 @@ class _Probe:
         finally:
             self._ambient.restore()
         if self._device is not None and self._snapshot is not None:
+            gc.collect()
             self._device.release()
 
     def _warn(self, *texts: str) -> None:

@@ -60,9 +60,7 @@ class Objects:
             batch = self.make_batch(size)
             batches.check_rows(batch, size)
             return batch
-        # No graph leads back to the user's batch; and the default device is not where rows are counted.
-        with torch.no_grad(), torch.device("cpu"):
-            return batches.tile(self.sample, size)
+        return _tiled(self.sample, size)
 
     def roots(self) -> list[object]:
         """Give what trials may change: these objects, and what the loss holds besides (a teacher, a head)."""
@@ -167,15 +165,18 @@ def _checked_optimizers(optimizer: Any) -> tuple[torch.optim.Optimizer, ...]:
 def _checked_sample(sample: Any) -> Any:
     instead = "give make_batch(size) in place of a sample batch"
     try:
-        rows = batches.rows(sample)
-        batches.tile(sample, 1)
+        if batches.rows(sample) == 0:
+            raise UsageError("the sample batch is empty")
+        _tiled(sample, 1)
     except UsageError as error:
         raise UsageError(f"{str(error).partition(':')[0]}: {instead}") from None
-    except ZeroDivisionError:
-        rows = 0
-    if rows == 0:
-        raise UsageError(f"the sample batch has no rows to repeat: give one with rows, or {instead}")
     return sample
+
+
+def _tiled(sample: Any, size: int) -> Any:
+    # No graph leads back to the user's batch; and the default device is not where rows are counted.
+    with torch.no_grad(), torch.device("cpu"):
+        return batches.tile(sample, size)
 
 
 def _held_by(function: Any) -> Iterator[object]:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")  # dicts that a tensor gets with its first hook
 _Container = dict[Any, Any] | list[Any] | set[Any] | deque[Any]
 
 
@@ -26,6 +27,7 @@ class _Tensor:
     data: torch.Tensor
     requires_grad: bool
     grad: torch.Tensor | None
+    had_hooks: tuple[bool, ...]
 
 
 class Snapshot:
@@ -93,14 +95,15 @@ class Snapshot:
 
     def _save_tensor(self, tensor: torch.Tensor) -> Iterator[object]:
         if tensor.is_leaf:
-            saved = _Tensor(tensor, tensor.detach(), tensor.requires_grad, tensor.grad)
+            had_hooks = tuple(getattr(tensor, name, None) is not None for name in _HOOKS)
+            saved = _Tensor(tensor, tensor.detach(), tensor.requires_grad, tensor.grad, had_hooks)
             self._tensors.append(saved)
-            yield from (saved.grad, tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None))
+            yield from (saved.grad, *(getattr(tensor, name, None) for name in _HOOKS))
         if is_traceable_wrapper_subclass(tensor):
             names, _ = tensor.__tensor_flatten__()
             yield from (getattr(tensor, name) for name in names)
         elif tensor.layout is not torch.strided:
-            self._others.append((tensor.detach(), tensor.detach().cpu().clone()))
+            self._others.append((tensor, tensor.detach().cpu().clone()))
         elif tensor.device.type != "meta":
             storage = tensor.untyped_storage()
             if storage._cdata not in self._storages:
@@ -134,6 +137,9 @@ def _reattach(saved: _Tensor) -> None:
         tensor.requires_grad_(saved.requires_grad)
     if tensor.grad is not saved.grad:
         tensor.grad = saved.grad
+    for name, had in zip(_HOOKS, saved.had_hooks, strict=True):
+        if not had and (hooks := getattr(tensor, name, None)) is not None:
+            hooks.clear()
 
 
 def _points_to(tensor: torch.Tensor) -> tuple[object, ...]:

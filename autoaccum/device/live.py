@@ -68,18 +68,14 @@ class LiveCpuDevice(CpuDevice):
             self._meter.note(batch)
 
     def reset(self) -> None:
-        """Forget the peak so far."""
+        """Forget the peak so far, and free what hangs in reference cycles."""
+        gc.collect()
         self._meter.reset()
 
     def read(self) -> Reading:
         """Give the peak of live bytes, on top of what was resident at the start."""
         peak = self._meter.peak_bytes
         return Reading(allocated_bytes=peak, reserved_bytes=peak, used_bytes=self._overhead + peak, retries=0)
-
-    def release(self) -> None:
-        """Free what hangs in reference cycles, and return what malloc keeps."""
-        gc.collect()
-        super().release()
 
 
 class LiveCudaDevice(CudaDevice):

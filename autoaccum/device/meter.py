@@ -42,13 +42,16 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         self._bury()
-        # What an operation is given and we have not seen being made was there before us.
-        for storage in _storages((*args, *kwargs.values())):
+        fresh = func is torch.ops.aten.lift_fresh.default  # how torch.tensor and from_numpy hand over what they made
+        # What any other operation is given and we have not seen being made was there before us.
+        for storage in () if fresh else _storages((*args, *kwargs.values())):
             if storage._cdata not in self._known:
                 self._meet(storage).size = storage.nbytes()
         result = func(*args, **kwargs)
         self._bury()
-        self.note(result)
+        # An array of NumPy's may be a whole data set that was there before; only `note` knows a batch.
+        if not fresh or result.untyped_storage().resizable():
+            self.note(result)
         return result
 
     def note(self, value: Any) -> None:
