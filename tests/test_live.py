@@ -357,6 +357,25 @@ def test_the_confirming_trial_is_timed_without_the_count(caplog: pytest.LogCaptu
     assert caplog.records[-1].message.startswith("plan micro-batch 2 x 1 accumulation steps = 2, peak ")
 
 
+def test_half_made_optimizer_state_is_gone_before_the_next_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def zeros_like(*given: Any, **more: Any) -> torch.Tensor:
+        calls.append(given)
+        if len(calls) == 2:
+            raise torch.OutOfMemoryError("between exp_avg and exp_avg_sq")
+        return original(*given, **more)
+
+    original = torch.zeros_like
+    monkeypatch.setattr(torch, "zeros_like", zeros_like)
+    model = nn.Linear(16, 4)
+
+    found = autoaccum.plan(model, None, BATCH, optimizer=adam(model), target_batch=8)
+
+    assert found.micro_batch == 1
+    assert len(calls) > 2
+
+
 def test_several_optimizers_step_together() -> None:
     subject = Subject()
     optimizers = [

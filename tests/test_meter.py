@@ -14,7 +14,7 @@ from autoaccum.device.meter import LiveBytes
 from autoaccum.errors import DeviceError
 from autoaccum.live import LiveLab
 from autoaccum.objects import LiveSubject, Objects
-from autoaccum.records import Trial
+from autoaccum.records import Outcome, Sample, Trial
 from autoaccum.state import Snapshot
 from autoaccum.trial import Runner
 from autoaccum.units import GIB
@@ -123,25 +123,35 @@ class Product(nn.Module):
         return inputs @ self.weight
 
 
-@pytest.mark.parametrize("steps", [1, 2])
-def test_the_peak_of_a_trial_is_exact_to_the_byte(steps: int) -> None:
+def run(trial: Trial, room_bytes: int = GIB) -> tuple[Sample, int]:
+    """Run a trial of the product with so much room; give what it showed, and what the process held before."""
     model = Product()
-    objects = Objects.of(
-        model,
-        lambda model, x: (model(x) ** 2).mean(),
-        lambda n: torch.zeros(n, 64),
-        torch.optim.SGD(model.parameters()),
-    )
+    optimizer = torch.optim.SGD(model.parameters())
+    objects = Objects.of(model, lambda model, x: (model(x) ** 2).mean(), lambda n: torch.zeros(n, 64), optimizer)
     device = open_live(objects.device)
     subject = LiveSubject(objects, device, Snapshot(*objects.roots()), lambda: None)
+    held = device.describe().overhead_bytes
+    return LiveLab(Runner(subject, device, held + room_bytes), device).run(trial), held
 
-    sample = LiveLab(Runner(subject, device, 64 * GIB), device).run(Trial(micro_batch=1024, accumulation_steps=steps))
+
+def test_a_trial_beyond_the_limit_is_broken_off_before_it_gets_there() -> None:
+    sample, held = run(Trial(micro_batch=1024), room_bytes=3 << 20)
+
+    assert sample.outcome is Outcome.OOM
+    assert sample.message.startswith("out of memory in the backward pass: OutOfMemoryError: tried to allocate 1048576 ")
+    assert sample.device_used_bytes is not None
+    assert held + (2 << 20) < sample.device_used_bytes <= held + (3 << 20)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_the_peak_of_a_trial_is_exact_to_the_byte(steps: int) -> None:
+    sample, held = run(Trial(micro_batch=1024, accumulation_steps=steps))
 
     x, y, gradient = (4 * size for size in (1024 * 64, 1024 * 256, 64 * 256))
     scalars = 3 * 4  # the loss, its share of the update, and the gradient of that
     # The derivative of y ** 2 takes four tensors besides y; the gradient stays from the first micro-step on.
     assert sample.peak_allocated_bytes == x + 5 * y + scalars + (gradient if steps > 1 else 0)
-    assert sample.device_used_bytes == device.describe().overhead_bytes + sample.peak_allocated_bytes
+    assert sample.device_used_bytes == held + sample.peak_allocated_bytes
 
 
 def test_other_devices_are_refused() -> None:
