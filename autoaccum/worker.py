@@ -61,15 +61,17 @@ def main() -> None:
 def _serve(
     orders: queue.Queue[dict[str, Any] | None], answers: TextIO, device: Device, first: dict[str, Any], limit: int
 ) -> None:
-    from autoaccum.trial import Subject
+    from autoaccum.subject import FileSubject
+    from autoaccum.trial import Runner
 
-    subject = Subject(first["workload"], device, limit, first["seed"])
+    subject = FileSubject(first["workload"], device, first["seed"])
+    runner = Runner(subject, device, limit)
     while (order := orders.get()) is not None:
         os.write(2, TRIAL_MARK)
-        sample = subject.run(order["number"], Trial.from_dict(order["trial"]))
+        sample = runner.run(order["number"], Trial.from_dict(order["trial"]))
         broken = not sample.ok and not _usable(device)
         model = None if subject.model_info is None else asdict(subject.model_info)
-        warnings = [*device.warnings, *subject.warnings]
+        warnings = [*device.warnings, *runner.warnings]
         _answer(answers, sample=asdict(sample), model=model, warnings=warnings, last=broken)
         if broken:
             return
