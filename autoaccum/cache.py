@@ -83,7 +83,9 @@ def _plan(data: Any, request: Request) -> Plan | None:
         return None
     if type(plan.peak_bytes) is not int or type(plan.headroom_bytes) is not int:
         return None
-    if type(plan.samples_per_second) not in (float, type(None)) or type(plan.options) is not dict:
+    if type(plan.samples_per_second) not in (float, type(None)):
+        return None
+    if type(plan.measured) is not bool or type(plan.options) is not dict:
         return None
     wanted = rank_share(request.target_batch, request.world_size)
     exact = sum(sizes) == wanted and plan.effective_batch == request.target_batch

@@ -107,7 +107,8 @@ def _source(function: Any) -> Any:
             closed,
         ]
     settings = {key: _plain(value) for key, value in getattr(function, "__dict__", {}).items()}
-    return [type(function).__qualname__, _text(type(function).__call__), settings]
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return [name, _text(type(function).__call__), settings]
 
 
 def _ours(kind: type) -> bool:

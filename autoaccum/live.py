@@ -85,7 +85,7 @@ class _Probe:
         self._objects = objects
         self._cache = cache
         self._ambient = Ambient()
-        self._snapshot: Snapshot | None = None
+        self._snapshots = [Snapshot(*objects.generators())]
         self._device: LiveDevice | None = None
 
     def run(self, check: Callable[[], None]) -> Plan:
@@ -100,9 +100,9 @@ class _Probe:
                 _LOG.info("plan %s, from %s", _in_words(found), self._cache)
                 return found
             self._warn(*found)
-        self._snapshot = Snapshot(*self._objects.roots())
+        self._snapshots.append(snapshot := Snapshot(*self._objects.roots()))
         torch.set_grad_enabled(True)
-        subject = LiveSubject(self._objects, device, self._snapshot, check)
+        subject = LiveSubject(self._objects, device, snapshot, check)
         lab = LiveLab(Runner(subject, device, budget.limit_bytes), device)
         best = find_plans(self._request, lab, info, budget)[0]
         _LOG.info("plan %s", _in_words(best))
@@ -114,14 +114,13 @@ class _Probe:
     def restore(self) -> None:
         """Put everything back, whatever happened."""
         try:
-            if self._snapshot is not None:
-                self._snapshot.restore()
+            self._ambient.restore()  # first: the modes that it ends would count what is copied back
+            for snapshot in self._snapshots:
+                snapshot.restore()
         except RuntimeError as error:
             lost = "the device failed, and what the model held is lost: start a new process"
             raise DeviceError(f"{lost} ({str(error).partition(chr(10))[0]})") from error
-        finally:
-            self._ambient.restore()
-        if self._device is not None and self._snapshot is not None:
+        if self._device is not None and len(self._snapshots) > 1:
             gc.collect()
             self._device.release()
 

@@ -64,8 +64,11 @@ class Objects:
     def roots(self) -> list[object]:
         """Give what trials may change: these objects, and what the loss holds besides (a teacher, a head)."""
         kinds = (torch.nn.Module, torch.optim.Optimizer, torch.Generator)
-        held = (*_held_by(self.loss), *_held_by(self.make_batch))
-        return [self.model, *self.optimizers, *(value for value in held if isinstance(value, kinds))]
+        return [self.model, *self.optimizers, *(value for value in _held_by(self.loss) if isinstance(value, kinds))]
+
+    def generators(self) -> list[object]:
+        """Give what a batch may be drawn from."""
+        return [value for value in _held_by(self.make_batch) if isinstance(value, torch.Generator)]
 
 
 class LiveSubject:

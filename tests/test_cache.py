@@ -99,6 +99,7 @@ def plan_with(**changed: Any) -> Callable[[Path], None]:
         plan_with(peak_bytes=None),
         plan_with(peak_bytes="900"),
         plan_with(samples_per_second="fast"),
+        plan_with(measured="yes"),
         plan_with(options=None),
     ],
 )
@@ -320,10 +321,16 @@ def test_the_default_budget_is_cached_too(call: Call) -> None:
 
 
 def test_a_hit_leaves_the_random_generators_alone(call: Call) -> None:
-    call(batch=lambda size: torch.rand(size, 3))
-    model = Net()
-    before = torch.get_rng_state()
+    generator = torch.Generator()
 
-    call(model=model, batch=lambda size: torch.rand(size, 3))
+    def make_batch(size: int) -> torch.Tensor:
+        return torch.rand(size, 3) + torch.rand(size, 3, generator=generator)
+
+    call(batch=make_batch)
+    model = Net()
+    before, before_own = torch.get_rng_state(), generator.get_state()
+
+    call(model=model, batch=make_batch)
 
     assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(generator.get_state(), before_own)

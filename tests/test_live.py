@@ -228,10 +228,13 @@ def test_the_count_of_bytes_is_off_even_if_a_ctrl_c_hit_its_end(monkeypatch: pyt
         raise KeyboardInterrupt
 
     monkeypatch.setattr(LiveBytes, "__exit__", interrupted)
+    subject = Subject()
+    before = subject.everything
 
     with pytest.raises(KeyboardInterrupt):
-        plan(Subject())
+        plan(subject, room_bytes=4 * MIB)
 
+    assert subject.everything == before
     assert not torch.utils._python_dispatch._get_current_dispatch_mode_stack()
 
 
