@@ -11,10 +11,17 @@ One straight line, a room for each step:
     search.py     which size to try next, and when to stop
     fit.py        samples -> memory model and time model
     solve.py      models, budget and target -> ranked plans (plans.py)
+    couplings.py  do samples see each other? cheap signs of it, in the worker after the search
     confirm.py    the best plan once more, in a fresh process, as training will be
     report/       JSON, CSV
     pipeline.py   the line itself; advice.py says what to do when it ends without a plan
     cli.py        the command line; display.py shows progress
+
+Beside it, `autoaccum verify` (verification.py): does accumulating equal the full batch?
+
+    equivalence.py  the examination, from a model, a loss and a batch to a Verdict (verdicts.py)
+    gradients.py    gradients of batches, each from the same state; randomness.py holds random draws still
+    hypotheses.py   what the loss is, from gradients alone; culprits.py finds the layer that couples samples
 
 records.py holds the values that cross rooms, errors.py the error tree with its exit codes.
 """
@@ -41,6 +48,8 @@ if TYPE_CHECKING:
     from autoaccum.plans import Plan
     from autoaccum.records import Outcome, Sample
     from autoaccum.report.record import Report
+    from autoaccum.verdicts import Verdict
+    from autoaccum.verification import verify
     from autoaccum.workload import Workload
 
 _HOMES = {
@@ -54,9 +63,11 @@ _HOMES = {
     "Report": "report.record",
     "Sample": "records",
     "UsageError": "errors",
+    "Verdict": "verdicts",
     "Workload": "workload",
     "WorkloadError": "errors",
     "probe": "pipeline",
+    "verify": "verification",
 }
 
 __all__ = [
@@ -70,10 +81,12 @@ __all__ = [
     "Report",
     "Sample",
     "UsageError",
+    "Verdict",
     "Workload",
     "WorkloadError",
     "__version__",
     "probe",
+    "verify",
 ]
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

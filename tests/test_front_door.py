@@ -29,13 +29,17 @@ LAYERS = [
     ["accumulate"],
     ["stepper", "windows"],
     ["plans"],
-    ["trial"],
+    ["trial", "verdicts", "randomness", "hypotheses"],
+    ["gradients"],
+    ["culprits", "couplings"],
+    ["equivalence"],
     ["worker", "isolate"],
     ["lab"],
     ["search", "fit", "advice"],
     ["solve", "confirm"],
     ["report"],
     ["pipeline", "environment", "display"],
+    ["verification"],
     ["cli"],
     ["__init__", "__main__"],
 ]
@@ -85,7 +89,15 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         autoaccum.frobnicate  # noqa: B018
 
 
-@pytest.mark.parametrize("start", ["import autoaccum", "from autoaccum.cli import main", "import autoaccum.pipeline"])
+@pytest.mark.parametrize(
+    "start",
+    [
+        "import autoaccum",
+        "from autoaccum.cli import main",
+        "import autoaccum.pipeline",
+        "import autoaccum.verification",
+    ],
+)
 def test_the_front_door_is_light(start: str) -> None:
     heavy = "sorted({'torch', 'pandas', 'optuna', 'numpy', 'pynvml', 'rich'} & set(sys.modules))"
     done = subprocess.run(
@@ -134,6 +146,7 @@ def test_the_command_lines_surface_is_as_documented() -> None:
             "workload", "--target-batch", "--memory-budget", "--device", "--world-size", "--split", "--find-max",
             "--out", "--json", "--seed", "--timeout", "-q", "--quiet", "-v", "--verbose",
         ]),
+        "verify": sorted(["workload", "--json", "--seed", "--timeout", "-q", "--quiet", "-v", "--verbose"]),
         "env": ["--device", "--json"],
     }  # fmt: skip
 
