@@ -53,8 +53,7 @@ def examine(model: torch.nn.Module, loss: Loss, batch: Any) -> Verdict:
     different = len(set(_fingerprints(batch, size)))
     if different < min(_SPLITS):
         return unclear(f"the batch has {different} different rows, and {min(_SPLITS)} are needed: give varied data")
-    if not model.training:  # as it comes from from_pretrained(); layers frozen in a model in training mode stay so
-        model.train()
+    _into_training(model)
     for dtype in (torch.float64, torch.float32):
         try:
             with _computing_in(dtype):
@@ -121,9 +120,9 @@ def _compare(bench: Bench, batch: Any, sizes: tuple[int, ...], dtype: torch.dtyp
         return Verdict(verdict="not_equivalent", sentence=said, kind="undefined", culprit="the loss", **facts)
     weights, residual, _ = solve(full.vector, vectors)
     expected = _expected(full, sizes)
-    error = _error(bench, batch, parts)
+    error = _error(bench, full, parts)
     with bench.moved():
-        moved_error = _error(bench, batch, parts)
+        moved_error = _error(bench, bench.gradient(batch), parts)
     beside = moved_error < float("inf")  # the loss may be undefined there
     error = max(error, moved_error) if beside else error
     facts |= {"error": error, "residual": residual, "weights": weights, "expected_weights": expected}
@@ -172,10 +171,9 @@ def _diagnose(
     return ("weighted" if stable else "nonlinear"), "the loss"
 
 
-def _error(bench: Bench, batch: Any, parts: Sequence[Any]) -> float:
+def _error(bench: Bench, full: Gradient, parts: Sequence[Any]) -> float:
     """Give how far the real step's gradient is from the full batch's, relatively."""
-    whole = bench.gradient(batch).of_mean
-    return relative(bench.accumulated(parts) - whole, whole)
+    return relative(bench.accumulated(parts) - full.of_mean, full.of_mean)
 
 
 def _expected(full: Gradient, sizes: Sequence[int]) -> tuple[float, ...]:
@@ -190,6 +188,14 @@ def _others(micros: Sequence[Gradient], expected: Sequence[float]) -> Iterator[S
         weights = [weight * total / tally if tally else weight for tally in tallies]
         if any(abs(one - other) > 1e-6 for one, other in zip(weights, expected, strict=True)):
             yield weights
+
+
+def _into_training(model: torch.nn.Module) -> None:
+    """Put the model into training mode, as a training loop does, but for layers that were frozen in it."""
+    frozen = [module for module in model.modules() if not module.training] if model.training else []
+    model.train()
+    for module in frozen:
+        module.training = False
 
 
 def _fingerprints(batch: Any, size: int) -> Iterator[bytes]:
