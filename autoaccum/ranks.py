@@ -178,22 +178,25 @@ class Shards(Alone):
 
 def ranks_of(model: torch.nn.Module, world_size: int, rank_batch: int) -> Ranks:
     """Give the ranks that `model` is spread over; raise where the plan was made for others."""
-    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
-
-    model = getattr(model, "_orig_mod", model)  # torch.compile wraps the wrapper
-    found: Ranks
-    if isinstance(model, DistributedDataParallel):
-        found = Replicas(model)
-    elif isinstance(model, FSDPModule):
-        found = Shards(model, rank_batch)
-    elif any(isinstance(module, FullyShardedDataParallel) for module in model.modules()):
-        raise UsageError("FullyShardedDataParallel is not supported: use fully_shard (FSDP2) or DDP")
-    else:
-        found = Alone()
+    found = _found(getattr(model, "_orig_mod", model), rank_batch)  # torch.compile wraps the wrapper
     if found.size != world_size:
         wrapped = "is not wrapped in DistributedDataParallel" if found.size == 1 else f"has {found.size} ranks"
         raise UsageError(f"the plan is for {world_size} rank{'s' * (world_size > 1)} and the model {wrapped}")
     return found
+
+
+def _found(model: torch.nn.Module, rank_batch: int) -> Ranks:
+    if not (dist.is_available() and dist.is_initialized()):
+        return Alone()
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel  # half a second to import
+
+    if isinstance(model, DistributedDataParallel):
+        return Replicas(model)
+    if isinstance(model, FSDPModule):
+        return Shards(model, rank_batch)
+    if any(isinstance(module, FullyShardedDataParallel) for module in model.modules()):
+        raise UsageError("FullyShardedDataParallel is not supported: use fully_shard (FSDP2) or DDP")
+    return Alone()
 
 
 def _gradients(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -133,6 +133,9 @@ class ModelInfo(Record):
     parameters: int
     parameter_bytes: int
     gradient_bytes: int = 0  # of the parameters that are trained
+    gradient_dtype: str = ""  # of the most of them
+    optimizer: str = ""
+    beta1: float | None = None  # of an optimizer that has betas
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,7 +1,8 @@
 """What a window of training changes besides gradients, so that it can be run again: random generators and buffers.
 
 Buffers are copied only where training changes them (a BatchNorm's statistics are small, a mask or a cache of
-positions may be large): all of them before the first window, into main memory; from then on those seen to change.
+positions may be large): all of them before the first window, into main memory; from then on those seen to change,
+and normalisation layers' in any case, for their kernels change them behind the back of the version counter.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy
 import torch
+from torch.nn.modules.batchnorm import _NormBase
 
 from autoaccum.errors import AutoaccumError
 
@@ -59,7 +61,12 @@ class _Buffer:
 
     def changed(self) -> bool:
         now = self.module._buffers.get(self.key)
-        return now is not self.tensor or (now is not None and now._version != self.version)
+        if now is not self.tensor:
+            return True
+        return now is not None and (now._version != self.version or not self._equals_copy(now))
+
+    def _equals_copy(self, now: torch.Tensor) -> bool:
+        return self.copy is None or torch.equal(now.detach().to(self.copy.device), self.copy)
 
 
 class Rewind:
@@ -83,8 +90,9 @@ class Rewind:
 
     def learn(self) -> None:
         """See which buffers the window that ended has changed: only those need a copy from now on."""
-        changed = {buffer.name for buffer in self._buffers if buffer.changed()}
-        self._changing = changed | (self._changing or set())
+        known = self._changing or set()
+        changed = {buffer.name for buffer in self._buffers if buffer.name not in known and buffer.changed()}
+        self._changing = known | changed
 
     def back(self) -> None:
         """Make the state what it was at the mark."""
@@ -109,6 +117,6 @@ class Rewind:
         copy = None
         if self._changing is None:
             copy = tensor.detach().to("cpu", copy=True)
-        elif name in self._changing:
+        elif name in self._changing or (isinstance(module, _NormBase) and module.training):
             copy = tensor.detach().clone()
         return _Buffer(module, key, name, tensor, tensor._version, copy)

@@ -35,7 +35,7 @@ LAYERS = [
     ["equivalence"],
     ["worker", "isolate"],
     ["lab"],
-    ["search", "fit", "advice"],
+    ["search", "fit", "advice", "recipe"],
     ["solve", "confirm"],
     ["report"],
     ["pipeline", "environment", "display"],

@@ -36,7 +36,8 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 PLANS = [
     (24,), (12, 12), (23, 1), (8, 8, 8), (10, 7, 7), (6,) * 4, (5, 5, 5, 5, 4), (4,) * 6, (4, 4, 4, 3, 3, 3, 3),
-    (3,) * 8, (3, 3, 3, 3, 3, 3, 3, 2, 1), (3, 3, 3, 3, 2, 2, 2, 2, 2, 2), (3, 3) + (2,) * 9, (2,) * 12, (2,) * 11 + (1, 1),
+    (3,) * 8, (3, 3, 3, 3, 3, 3, 3, 2, 1), (3, 3, 3, 3, 2, 2, 2, 2, 2, 2), (3, 3) + (2,) * 9, (2,) * 12,
+    (2,) * 11 + (1, 1),
 ]  # fmt: skip
 PROBLEMS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Any], Any]] = {
     "mean": (classifier, samples, mean_loss),
@@ -181,7 +182,7 @@ def test_stale_gradients_are_dropped_and_none_are_left() -> None:
     model = classifier()
     reference = copy.deepcopy(model)
     step = plan_of(12, 12).stepper(model, torch.optim.SGD(model.parameters(), 0.1), mean_loss)
-    mean_loss(model, samples(ROWS, 9)).backward()
+    torch.autograd.backward(mean_loss(model, samples(ROWS, 9)))
 
     step(samples(ROWS))
     full_batch(reference, torch.optim.SGD(reference.parameters(), 0.1), mean_loss, [samples(ROWS)])
@@ -246,7 +247,7 @@ def test_micro_batches_of_ones_own_are_taken_as_they_are(given: Callable[[Any], 
     model = classifier()
     reference = copy.deepcopy(model)
     inputs, labels = samples(ROWS)
-    parts = list(zip(inputs.split([11, 9, 4]), labels.split([11, 9, 4]), strict=True))
+    parts = list(zip(torch.split(inputs, [11, 9, 4]), torch.split(labels, [11, 9, 4]), strict=True))
 
     out = Plan.of(target_batch=ROWS, micro_batch=8).stepper(model, torch.optim.SGD(model.parameters(), 0.1), mean_loss)(
         **given(parts)

@@ -1,0 +1,184 @@
+"""Two real processes over gloo: their one update equals that of the full batch in one process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+RANKS = 2
+
+PRELUDE = """
+    import copy, os, sys, warnings
+    from datetime import timedelta
+    import torch, torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel as DDP
+    from autoaccum.errors import AutoaccumError, AutoaccumWarning, NothingFits, UsageError
+    from tests.training import *
+
+    rank = int(sys.argv[1])
+    store = dist.FileStore(sys.argv[2], 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=60))
+    torch.manual_seed(1)
+
+    def share(batch, first):
+        "This rank's rows: the first so many of them, or the rest."
+        rows = slice(0, first) if rank == 0 else slice(first, None)
+        return {k: v[rows] for k, v in batch.items()} if isinstance(batch, dict) else tuple(v[rows] for v in batch)
+
+    def equal(model, reference):
+        assert distance(model, reference) < 1e-12, distance(model, reference)
+"""
+
+Run = Callable[[str], None]
+
+
+@pytest.fixture
+def together(tmp_path: Path) -> Run:
+    """Run a script in two processes that form one group; both have to end well."""
+
+    def run(script: str) -> None:
+        path = tmp_path / "script.py"
+        path.write_text(textwrap.dedent(PRELUDE) + textwrap.dedent(script) + "\ndist.destroy_process_group()\n")
+        started = [
+            subprocess.Popen(
+                [sys.executable, "-W", "ignore", path, str(rank), tmp_path / "store"],
+                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for rank in range(RANKS)
+        ]
+        try:
+            printed = [process.communicate(timeout=120)[0] for process in started]
+        finally:
+            for process in started:
+                process.kill()
+        assert [process.returncode for process in started] == [0, 0], "\n".join(printed)
+
+    return run
+
+
+def test_replicas_with_unequal_tokens_and_a_short_last_batch_are_exact(together: Run) -> None:
+    together("""
+        model = TokenModel().double()
+        reference = copy.deepcopy(model)
+        model = DDP(model)
+        step = plan_of(5, 4, 3, world_size=2).stepper(model, torch.optim.Adam(model.parameters()), token_loss, clip=0.1)
+        # The last has 9 rows here and 1 there: two micro-batches and one.
+        batches = [(ragged(24, 0), 12), (ragged(24, 1), 12), (ragged(10, 2), 9)]
+        outs = [step(share(batch, first)) for batch, first in batches]
+        alone = plan_of(24).stepper(reference, torch.optim.Adam(reference.parameters()), token_loss, clip=0.1)
+        expected = [alone(batch) for batch, _ in batches]
+        equal(model, reference)
+        for out, want in zip(outs, expected):
+            assert abs(out.loss - want.loss) < 1e-12 and out.count == want.count
+            assert abs(out.grad_norm - want.grad_norm) < 1e-12
+    """)
+
+
+def test_a_replica_that_runs_out_of_memory_takes_the_other_back_with_it(together: Run) -> None:
+    together("""
+        model = classifier(nn.BatchNorm1d(8)).eval()
+        reference = copy.deepcopy(model)
+        model = DDP(model)
+        calls = []
+        def loss(model, batch):
+            calls.append(len(batch[0]))
+            if rank == 1 and len(calls) == 2:
+                raise torch.OutOfMemoryError("out of memory")
+            return mean_loss(model, batch)
+        step = plan_of(6, 6, world_size=2).stepper(model, torch.optim.SGD(model.parameters(), 0.1, 0.9), loss)
+        for seed in range(3):
+            step(share(samples(24, seed), 12))
+        assert calls[:5] == ([6, 6, 6, 6, 6] if rank == 0 else [6, 6, 4, 4, 4]), calls
+        optimizer = torch.optim.SGD(reference.parameters(), 0.1, 0.9)
+        full_batch(reference, optimizer, mean_loss, [samples(24, seed) for seed in range(3)])
+        equal(model, reference)
+    """)
+
+
+def test_a_parameter_that_only_one_replica_used_is_updated_on_both(together: Run) -> None:
+    together("""
+        model = nn.ModuleDict({"a": nn.Linear(6, 5), "b": nn.Linear(6, 5), "never": nn.Linear(1, 1)}).double()
+        model.forward = lambda x, which: nn.ModuleDict.__getitem__(model, which)(x)
+        reference = copy.deepcopy(model)
+        wrapped = DDP(model, find_unused_parameters=True)
+        def loss(model, batch):
+            return nn.functional.cross_entropy(model(batch[0], "ab"[rank]), batch[1])
+        batch = samples(24)
+        step = plan_of(6, 6, world_size=2).stepper(wrapped, torch.optim.SGD(model.parameters(), 0.1), loss)
+        step(share(batch, 12))
+        parts = [(batch[0][:12], batch[1][:12], "a"), (batch[0][12:], batch[1][12:], "b")]
+        optimizer = torch.optim.SGD(reference.parameters(), 0.1)
+        sum(0.5 * nn.functional.cross_entropy(reference[name](x), y) for x, y, name in parts).backward()
+        optimizer.step()
+        equal(model, reference)
+    """)
+
+
+def test_replicas_keep_the_first_ones_buffers(together: Run) -> None:
+    together("""
+        model = DDP(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5)).double())
+        step = plan_of(6, 6, world_size=2).stepper(model, torch.optim.SGD(model.parameters(), 0.1), mean_loss)
+        for seed in range(2):
+            step(share(samples(24, seed), 12))
+        step._update.ranks.begin()
+        mean = model.module[1].running_mean
+        everywhere = [torch.zeros_like(mean) for _ in range(2)]
+        dist.all_gather(everywhere, mean)
+        assert torch.equal(*everywhere)
+    """)
+
+
+def test_a_scaler_skips_on_both_replicas_when_one_overflows(together: Run) -> None:
+    together("""
+        model = classifier().float()
+        before = copy.deepcopy(model)
+        model = DDP(model)
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        def loss(model, batch):
+            return mean_loss(model, (batch[0].float(), batch[1])) * (1e38 if rank == 1 else 1.0) * 1e2
+        step = plan_of(6, 6, world_size=2).stepper(model, torch.optim.SGD(model.parameters(), 0.1), loss, scaler=scaler)
+        out = step(share(samples(24), 12))
+        assert out.skipped and distance(model, before) == 0 and scaler.get_scale() == 2.0
+    """)
+
+
+def test_shards_with_unequal_numbers_of_micro_batches_are_exact(together: Run) -> None:
+    together("""
+        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.tensor import DTensor
+        model = TokenModel().double()
+        reference = copy.deepcopy(model)
+        fully_shard(model)
+        step = plan_of(5, 4, 3, world_size=2).stepper(model, torch.optim.Adam(model.parameters()), token_loss, clip=0.1)
+        batches = [(ragged(24, 0), 12), (ragged(24, 1), 12), (ragged(10, 2), 9), (ragged(24, 3), 12)]
+        outs = [step(share(batch, first)) for batch, first in batches]
+        alone = plan_of(24).stepper(reference, torch.optim.Adam(reference.parameters()), token_loss, clip=0.1)
+        expected = [alone(batch) for batch, _ in batches]
+        for mine, other in zip(model.parameters(), reference.parameters()):
+            assert (mine.full_tensor() - other).norm() <= 1e-12 * other.norm()
+        for out, want in zip(outs, expected):
+            assert abs(out.loss - want.loss) < 1e-12 and out.count == want.count
+            assert abs(out.grad_norm - want.grad_norm) < 1e-12
+    """)
+
+
+def test_a_plan_for_another_number_of_ranks_is_refused(together: Run) -> None:
+    together("""
+        model = DDP(classifier())
+        try:
+            plan_of(12, world_size=4).stepper(model, torch.optim.SGD(model.parameters(), 0.1), mean_loss)
+        except UsageError as error:
+            assert "for 4 ranks and the model has 2" in str(error), error
+        else:
+            raise SystemExit("accepted")
+    """)
