@@ -43,6 +43,7 @@ class Bench:
     def __init__(self, model: torch.nn.Module, loss: Loss, dtype: torch.dtype | None = None) -> None:
         self.model = model
         self.still = Still(model, dtype)
+        self._dtype = dtype
         self.changed: dict[str, None] = {}  # names of buffers that passes changed
         self._loss = loss
         self._trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -58,13 +59,13 @@ class Bench:
         """Give the gradient that the real training step hands to the optimizer for these micro-batches."""
         recorder = _Recorder(self._trained)
         rows = [batches.rows(each) for each in micro_batches]
-        with self._as_it_was(), Still(self.model):
+        with self._as_it_was(), Still(self.model, self._dtype):
             Stepper(self.model, recorder, self._loss, micro_batches=rows)(micro_batches=micro_batches)
         return recorder.seen if recorder.seen is not None else torch.full((1,), math.nan, dtype=torch.float64)
 
     def forward(self, batch: Any) -> None:
         """Run the loss, for those who listen to the model's layers."""
-        with self._as_it_was(), Still(self.model):
+        with self._as_it_was(), Still(self.model, self._dtype):
             self._loss(self.model, batch)
 
     @contextmanager
@@ -74,7 +75,7 @@ class Bench:
         generator = torch.Generator().manual_seed(0)
         with torch.no_grad():
             for parameter in self._trained:
-                size = float(parameter.detach().double().square().mean().sqrt()) or 1.0
+                size = float(parameter.detach().abs().double().square().mean().sqrt()) or 1.0
                 noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
                 parameter.add_(noise.to(parameter) * 0.05 * size)
         try:
@@ -132,7 +133,8 @@ def _sampled(parameters: Sequence[torch.nn.Parameter]) -> torch.Tensor:
 
 def _entries(parameter: torch.nn.Parameter) -> torch.Tensor:
     stride = max(1, math.ceil(parameter.numel() / _ENTRIES))
-    if parameter.grad is None:  # no part in this loss
-        return torch.zeros(math.ceil(parameter.numel() / stride), dtype=torch.float64)
-    dense = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
-    return dense.detach().reshape(-1)[::stride].to("cpu", torch.float64, copy=True)
+    gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad  # None: no part in this loss
+    dense = gradient.to_dense() if gradient.is_sparse else gradient
+    entries = dense.detach().reshape(-1)[::stride]
+    real = torch.view_as_real(entries.resolve_conj()).reshape(-1) if entries.is_complex() else entries
+    return real.to("cpu", torch.float64, copy=True)

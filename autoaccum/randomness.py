@@ -2,6 +2,7 @@
 
 A dispatch mode sees every operation below autograd, and torch tags those that draw. Dropout held at
 its mean is the identity, to the bit; what follows from the draws is the same in every run and split.
+Casts to fewer bits, as in a normalisation in float32, are left out too: what they round is noise here.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ def label(name: str, module: torch.nn.Module) -> str:
 
 
 class Still(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Holds the draws of `model` and its loss at their means, and remembers what it saw."""
+    """Holds the draws of `model` and its loss at their means, in `dtype`, and remembers what it saw."""
 
     def __init__(self, model: torch.nn.Module, dtype: torch.dtype | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.random_ops: dict[str, None] = {}  # in order of appearance
         self.unheld: dict[str, None] = {}  # draws that are not in the table
-        self.reduced = False  # whether anything was computed in less than `dtype`
-        self._bits = 0 if dtype is None else torch.finfo(dtype).bits
+        self.reduced = False  # whether anything was computed in less than `dtype` all the same
+        self._dtype = dtype
         self._model = model
         self._places: list[str] = []
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
@@ -76,9 +77,16 @@ class Still(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run the operation, and put the mean in the place of what it drew."""
-        result = self._run(func, args, kwargs or {})
-        if self._bits and not self.reduced:
-            self.reduced = any(_below(self._bits, part) for part in _flat(result))
+        kwargs = kwargs or {}
+        if self._dtype is None:
+            return self._run(func, args, kwargs)
+        if _below(kwargs.get("dtype"), self._dtype):
+            kwargs = {**kwargs, "dtype": self._dtype}
+        result = self._run(func, args, kwargs)
+        # A rounded scalar does no harm: it is the same for every row.
+        parts = result if isinstance(result, tuple | list) else (result,)
+        tensors = (part for part in parts if isinstance(part, torch.Tensor) and part.dim() > 0)
+        self.reduced = self.reduced or any(_below(tensor.dtype, self._dtype) for tensor in tensors)
         return result
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -135,14 +143,6 @@ def _quiet(name: str, off: list[str], value: Any) -> Any:
     return type(value)(0) if name in off else value
 
 
-def _flat(result: Any) -> Sequence[Any]:
-    return result if isinstance(result, tuple | list) else (result,)
-
-
-def _below(bits: int, value: Any) -> bool:
-    return (
-        isinstance(value, torch.Tensor)
-        and value.dim() > 0  # a rounded constant is the same for every row
-        and value.is_floating_point()
-        and torch.finfo(value.dtype).bits < bits
-    )
+def _below(dtype: torch.dtype | None, wanted: torch.dtype) -> bool:
+    """Whether `dtype` is a floating type of fewer bits than is wanted."""
+    return dtype is not None and dtype.is_floating_point and torch.finfo(dtype).bits < torch.finfo(wanted).bits

@@ -45,6 +45,10 @@ def cross_entropy(model: nn.Module, batch: Any, **options: Any) -> torch.Tensor:
     return functional.cross_entropy(model(batch[0]), batch[1], **options)
 
 
+def low_cross_entropy(model: nn.Module, batch: Any) -> torch.Tensor:
+    return cross_entropy(model, (batch[0].to(torch.bfloat16), batch[1]))
+
+
 def total(model: nn.Module, batch: Any) -> torch.Tensor:
     return cross_entropy(model, batch, reduction="sum")
 
@@ -119,11 +123,48 @@ class Rms(nn.Module):
         return (low * torch.rsqrt(low.square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
 
 
+class InNumpy(torch.autograd.Function):
+    """Computes in float32 where torch cannot see it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        return torch.from_numpy(x.numpy().astype("f4") @ weight.numpy().astype("f4")).mul(1).to(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        to_weight = torch.from_numpy(x.numpy().astype("f4").T @ gradients[0].numpy().astype("f4"))
+        return gradients[0] @ weight.T, to_weight.mul(1).to(x)
+
+
+class Foreign(nn.Module):
+    """A layer by `InNumpy`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 8))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return InNumpy.apply(x, self.weight)  # type: ignore[no-untyped-call]
+
+
 class Low(nn.Linear):
-    """A layer that computes in float32 whatever comes in."""
+    """A layer that casts down, whatever comes in."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.linear(x.float(), self.weight.float(), self.bias.float()).to(x.dtype)
+        return functional.linear(x.bfloat16(), self.weight.bfloat16(), self.bias.to(torch.bfloat16)).to(x.dtype)
+
+
+class Spectral(nn.Module):
+    """A filter in the frequency domain, with complex weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filter, self.head = nn.Parameter(torch.randn(4, dtype=torch.complex64)), nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.head(torch.fft.irfft(torch.fft.rfft(x) * self.filter, n=6))
 
 
 class Language(nn.Module):
@@ -181,7 +222,9 @@ EQUIVALENT: dict[str, tuple[str, Case]] = {
     "frozen batch norm": ("mean", (lambda: mlp(FrozenBatchNorm(8)), cross_entropy, classes)),
     "layer norm": ("mean", (lambda: mlp(nn.LayerNorm(8)), cross_entropy, classes)),
     "group norm": ("mean", (lambda: convolutional(nn.GroupNorm(2, 4)), cross_entropy, images)),
-    "float32 within rows": ("mean", (lambda: mlp(Rms()), cross_entropy, classes)),
+    "casts to float32": ("mean", (lambda: mlp(Rms()), cross_entropy, classes)),
+    "casts to bfloat16": ("mean", (lambda: mlp(Low(8, 8)).bfloat16(), low_cross_entropy, classes)),
+    "complex weights": ("mean", (Spectral, cross_entropy, classes)),
     "L2 in a mean": ("mean", (mlp, lambda m, b: cross_entropy(m, b) + l2(m), classes)),
     "tied weights": ("sum", (lambda: Language(tied=True), token_sum, ragged)),
     "one weight": ("mean", (lambda: nn.Linear(1, 1, bias=False), lambda m, b: m(b[0][:, :1]).exp().mean(), classes)),
@@ -295,8 +338,8 @@ def test_draws_outside_of_torch_are_inconclusive() -> None:
     assert "two equal passes differ" in found.sentence
 
 
-def test_casts_to_float32_inside_are_noticed_and_allowed_for() -> None:
-    found = judge((lambda: mlp(Low(8, 8)), cross_entropy, classes))
+def test_float32_that_cannot_be_helped_is_noticed_and_allowed_for() -> None:
+    found = judge((lambda: mlp(Foreign()), cross_entropy, classes))
 
     assert found.verdict == "equivalent"
     assert found.error is not None
@@ -305,7 +348,9 @@ def test_casts_to_float32_inside_are_noticed_and_allowed_for() -> None:
 
 
 def test_a_model_that_cannot_run_in_float64_runs_in_float32() -> None:
-    found = judge((mlp, lambda m, b: cross_entropy(m, (b[0].float(), b[1])), classes))
+    table = torch.randn(6, 6)  # no parameter and no buffer: it stays as it is
+
+    found = judge((mlp, lambda m, b: cross_entropy(m, (b[0] @ table, b[1])), classes))
 
     assert (found.verdict, found.dtype) == ("equivalent", "float32")
 
