@@ -413,7 +413,8 @@ def test_a_model_too_large_for_memory_is_to_be_made_smaller() -> None:
 
 
 def test_nothing_of_the_users_changes() -> None:
-    torch.manual_seed(3)
+    for seed in (torch.manual_seed, numpy.random.seed, random.seed):
+        seed(3)
     model = mlp(nn.BatchNorm1d(8), nn.Dropout())
     cross_entropy(model, classes(8)).backward()  # type: ignore[no-untyped-call]
     model.eval()
@@ -433,6 +434,16 @@ def test_nothing_of_the_users_changes() -> None:
         assert parameter.grad is gradient
         assert gradient is not None and copy is not None and torch.equal(gradient, copy)  # noqa: PT018
     assert torch.get_default_dtype() is torch.float32
+
+
+def test_a_loss_that_uses_another_model_than_it_is_given_is_told_and_leaves_no_gradient() -> None:
+    model = mlp()
+
+    found = autoaccum.verify(model, lambda _, batch: cross_entropy(model, (batch[0].float(), batch[1])), classes)
+
+    assert found.verdict == "inconclusive"
+    assert "computed from the model it is given" in found.sentence
+    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_a_model_in_eval_mode_is_judged_as_it_will_be_trained() -> None:
