@@ -167,7 +167,7 @@ def _diagnose(
     if residual > near or not unique:
         layer = coupling_layer(bench, batch, near)
         return ("coupled" if unique or layer else "unknown"), layer or "the loss"
-    stable = all(abs(one - other) < 1e-3 for one, other in zip(found, elsewhere, strict=True))
+    stable = all(abs(one - other) < max(1e-6, 10 * near) for one, other in zip(found, elsewhere, strict=True))
     return ("weighted" if stable else "nonlinear"), "the loss"
 
 

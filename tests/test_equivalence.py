@@ -241,6 +241,7 @@ DIFFERENT: dict[str, tuple[str, str, Case]] = {
     "dice": ("coupled", "the loss", (mlp, dice, classes)),
     "mixture of experts": ("coupled", "the loss", (mlp, balanced, classes)),
     "root of a mean": ("nonlinear", "the loss", (mlp, rmse, classes)),
+    "root of a mean, far away": ("nonlinear", "the loss", (mlp, lambda m, b: rmse(m, (b[0], b[1] * 100)), classes)),
     "L2 in a sum": ("constant_term", "the loss", (mlp, lambda m, b: (total(m, b) + l2(m), len(b[1])), classes)),
     "a mean with its count": ("mean", "the loss", (mlp, lambda m, b: (cross_entropy(m, b), len(b[1])), classes)),
     "a count that is none": ("count", "the loss", (mlp, lambda m, b: (total(m, b), 1), classes)),
