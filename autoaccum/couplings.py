@@ -18,6 +18,7 @@ from autoaccum.hypotheses import mismatch, relative, shares, solve
 from autoaccum.randomness import label
 from autoaccum.rewind import Generators
 from autoaccum.stepper import Loss
+from autoaccum.verdicts import Signs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,16 +29,17 @@ _SPLIT = (3, 2)
 _LOOSE = 0.05  # half precision rounds, and a GPU adds in no fixed order
 
 
-def warnings_of(subject: Subject, limit_bytes: int, largest_ok: int) -> list[str]:
-    """Give the warnings for the model that a worker has run trials of; it is built if it is not there yet."""
+def signs_of(subject: Subject, limit_bytes: int, largest_ok: int) -> Signs:
+    """Look at the model that a worker has run trials of; it is built if it is not there yet. Never raises."""
     try:
         with subject.device.limited(limit_bytes):
             subject._build()
             assert subject._workload is not None  # noqa: S101  (for the type checker)
             workload = subject._workload
-            return warnings_for(subject._model, workload.loss, workload.make_batch, subject.device, largest_ok)
+            found = warnings_for(subject._model, workload.loss, workload.make_batch, subject.device, largest_ok)
+            return Signs(warnings=tuple(found), gradient_dtype=low_precision_gradients(subject._model))
     except BaseException:  # the user's code may even call sys.exit()
-        return []
+        return Signs()
 
 
 def warnings_for(

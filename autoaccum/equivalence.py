@@ -52,7 +52,7 @@ def examine(model: torch.nn.Module, loss: Loss, batch: Any) -> Verdict:
         return unclear(str(error))
     different = len(set(_fingerprints(batch, size)))
     if different < min(_SPLITS):
-        return unclear(f"the batch has {different} different rows, and {min(_SPLITS)} are needed: give varied data")
+        return unclear(f"the batch has to have {min(_SPLITS)} different rows and has {different}: give varied data")
     _into_training(model)
     for dtype in (torch.float64, torch.float32):
         try:
@@ -104,7 +104,7 @@ def _compare(bench: Bench, batch: Any, sizes: tuple[int, ...], dtype: torch.dtyp
     facts |= {"random_ops": random_ops, "buffers": tuple(bench.changed)}
     if not bool(full.vector.isfinite().all()):
         return unclear("the gradient is not finite: give data and weights with which the loss is", **facts)
-    if not float(full.vector.norm()) > 0:
+    if not float(full.vector.norm()) > near * 1e-3:  # below it there is nothing but rounding
         return unclear(
             "the gradient is zero: is the loss computed from the model it is given, and not at rest?", **facts
         )
@@ -225,12 +225,12 @@ def _computing_in(dtype: torch.dtype) -> Iterator[None]:
 def on_cpu(model: torch.nn.Module) -> torch.nn.Module:
     """Give a copy of `model` on the CPU, without one on its own device first; shared weights stay shared."""
     memo: dict[int, Any] = {}
-    for parameter in model.parameters():
-        value = parameter.detach().to("cpu", copy=True)
-        memo[id(parameter)] = torch.nn.Parameter(value, requires_grad=parameter.requires_grad)
-    for buffer in model.buffers():
-        memo[id(buffer)] = buffer.detach().to("cpu", copy=True)
     try:
+        for parameter in model.parameters():
+            value = parameter.detach().to("cpu", copy=True)
+            memo[id(parameter)] = torch.nn.Parameter(value, requires_grad=parameter.requires_grad)
+        for buffer in model.buffers():
+            memo[id(buffer)] = buffer.detach().to("cpu", copy=True)
         return copy.deepcopy(model, memo)
     except Exception as error:
         raise UsageError(f"the model cannot be copied ({error}): give a plain one, or a file that builds it") from error

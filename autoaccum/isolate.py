@@ -25,13 +25,14 @@ from autoaccum import device as devices
 from autoaccum import errors
 from autoaccum.oom import cause_of_death
 from autoaccum.records import TRIAL_MARK, Budget, DeviceInfo, ModelInfo, Outcome, Sample, Trial
-from autoaccum.verdicts import Verdict
+from autoaccum.verdicts import Signs, Verdict
 
 _START_SECONDS = 120.0  # importing torch from a cold network disk takes its time
 _STOP_SECONDS = 5.0
 _TAIL_BYTES = 1 << 16
 
 Echo = Callable[[bytes], None]
+Lost = tuple[Outcome, str]  # how a worker ended in the middle of an order, and in words
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,8 +107,7 @@ class Worker:
         self.trials += 1
         # A trial of more updates than usual has as much more time.
         allowed_seconds = self._timeout_seconds * max(1.0, trial.updates / 2)
-        order = {"number": number, "trial": asdict(trial)}
-        content = self._ask(order, allowed_seconds, smaller_ran=smaller_ran)
+        content = self._ask({"number": number, "trial": asdict(trial)}, allowed_seconds, smaller_ran=smaller_ran)
         if isinstance(content, tuple):
             return Answer(sample=_lost(number, trial, *content, self._printed.text()))
         if content["last"]:
@@ -122,15 +122,16 @@ class Worker:
         """Have the workload verified; raise what it raised, and for a worker that was lost over it."""
         content = self._ask({"ask": "verify"}, self._timeout_seconds)
         if isinstance(content, tuple):
-            raise errors.WorkloadError(f"verifying did not end: {content[1]}", details=self._printed.text())
+            mend = "" if content[0] is Outcome.FAILED else "; raise --timeout, or verify a smaller model"
+            raise errors.WorkloadError(f"verifying did not end: {content[1]}{mend}", details=self._printed.text())
         if "error" in content:
             raise getattr(errors, content["error"])(content["message"], details=content["details"])
         return Verdict.from_dict(content["verdict"])
 
-    def couplings(self, largest_ok: int) -> tuple[str, ...]:
-        """Give warnings of samples that see each other, at no more rows than ran; none if the worker is lost."""
+    def couplings(self, largest_ok: int) -> Signs:
+        """Look whether samples see each other, at no more rows than ran; a worker lost over it saw nothing."""
         content = self._ask({"ask": "couplings", "largest_ok": largest_ok}, self._timeout_seconds)
-        return () if isinstance(content, tuple) else tuple(content["warnings"])
+        return Signs() if isinstance(content, tuple) else Signs.from_dict(content)
 
     def close(self) -> None:
         """Let the worker end by itself, and see that it does."""
@@ -180,9 +181,7 @@ class Worker:
             warnings=tuple(content["warnings"]),
         )
 
-    def _ask(
-        self, order: dict[str, Any], seconds: float, *, smaller_ran: bool = False
-    ) -> dict[str, Any] | tuple[Outcome, str]:
+    def _ask(self, order: dict[str, Any], seconds: float, *, smaller_ran: bool = False) -> dict[str, Any] | Lost:
         """Give the worker's answer, or how it was lost over it."""
         self._order(order)
         try:

@@ -86,9 +86,9 @@ def _aside(
 ) -> dict[str, Any]:
     """Answer what is no trial: does accumulating equal the full batch, and do samples see each other?"""
     if order["ask"] == "couplings":
-        from autoaccum.couplings import warnings_of
+        from autoaccum.couplings import signs_of
 
-        return {"warnings": warnings_of(subject, limit, order["largest_ok"])}
+        return asdict(signs_of(subject, limit, order["largest_ok"]))
     from autoaccum.equivalence import examine_file
 
     try:

@@ -58,7 +58,7 @@ def test_rows_that_are_all_alike_are_exit_code_2_and_quiet_is_quiet(cli: Cli, wo
     ran = cli("verify", workload("def make_batch(size): return torch.ones(size, 64), torch.ones(size).long()"), "-q")
 
     assert (ran.code, ran.err) == (2, "")
-    assert ran.out == "inconclusive  the batch has 1 different rows, and 6 are needed: give varied data\n"
+    assert ran.out == "inconclusive  the batch has to have 6 different rows and has 1: give varied data\n"
 
 
 def test_json_is_the_verdict_and_nothing_else(cli: Cli, workload: WriteWorkload) -> None:
@@ -90,7 +90,7 @@ def test_a_broken_workload_is_told_in_one_line(text: str, words: str, cli: Cli, 
 
 
 def test_a_hanging_workload_is_ended(workload: WriteWorkload) -> None:
-    with pytest.raises(autoaccum.WorkloadError, match=r"no answer within 0\.5 s"):
+    with pytest.raises(autoaccum.WorkloadError, match=r"no answer within 0\.5 s; raise --timeout"):
         autoaccum.verify(workload("def build_model(): time.sleep(60)"), timeout=0.5)
 
 

@@ -13,6 +13,8 @@ from torch.nn import functional
 from autoaccum.couplings import batch_norms, low_precision_gradients, warnings_for
 from autoaccum.device import open_device
 from autoaccum.isolate import Worker
+from autoaccum.records import Trial
+from autoaccum.verdicts import Signs
 from tests.conftest import WriteWorkload
 from tests.test_equivalence import by_class, classes, cross_entropy, info_nce, mlp, total
 
@@ -90,17 +92,25 @@ def test_sixteen_bit_gradients_are_told() -> None:
 
 
 def test_a_worker_gives_them_and_goes_on(start: Callable[..., Worker], workload: WriteWorkload) -> None:
-    from autoaccum.records import Trial
-
     worker = start(workload(CONTRASTIVE))
 
     found = worker.couplings(largest_ok=8)
 
-    assert len(found) == 1
-    assert "not a sum over its samples" in found[0]
+    assert len(found.warnings) == 1
+    assert "not a sum over its samples" in found.warnings[0]
+    assert found.gradient_dtype is None
     assert worker.run(1, Trial(micro_batch=4), smaller_ran=False).sample.ok
 
 
 def test_a_worker_that_dies_of_them_gives_none(start: Callable[..., Worker], workload: WriteWorkload) -> None:
-    assert start(workload("def build_model(): os._exit(3)")).couplings(largest_ok=8) == ()
-    assert start(workload("def build_model(): sys.exit(3)")).couplings(largest_ok=8) == ()
+    assert start(workload("def build_model(): os._exit(3)")).couplings(largest_ok=8) == Signs()
+    assert start(workload("def build_model(): sys.exit(3)")).couplings(largest_ok=8) == Signs()
+
+
+def test_a_worker_tells_of_sixteen_bit_gradients(start: Callable[..., Worker], workload: WriteWorkload) -> None:
+    path = workload("""
+        def build_model(): return nn.Linear(64, 8).to(torch.bfloat16)
+        def make_batch(size): return torch.randn(size, 64).to(torch.bfloat16), torch.randint(8, (size,))
+    """)
+
+    assert start(path).couplings(largest_ok=8) == Signs(gradient_dtype="bfloat16")

@@ -381,10 +381,11 @@ def test_a_micro_batch_without_tokens_is_told() -> None:
 @pytest.mark.parametrize(
     ("loss", "batch", "words"),
     [
-        (cross_entropy, (torch.ones(12, 6), torch.ones(12).long()), "1 different rows, and 6 are needed"),
-        (cross_entropy, (torch.randn(4, 6), torch.ones(4).long()), "4 different rows, and 6 are needed"),
+        (cross_entropy, (torch.ones(12, 6), torch.ones(12).long()), "6 different rows and has 1"),
+        (cross_entropy, (torch.randn(4, 6), torch.ones(4).long()), "6 different rows and has 4"),
         (lambda m, b: m(b[0] * 0 + 1).sum(1).mean(), classes(12), "wrong weights pass too: vary them in make_batch"),
         (lambda m, b: cross_entropy(m, b) * 0, classes(12), "the gradient is zero"),
+        (lambda m, b: m(b[0]).softmax(1).sum(1).mean(), classes(12), "the gradient is zero"),
         (lambda m, b: cross_entropy(m, b) * float("inf"), classes(12), "the gradient is not finite"),
         (cross_entropy, "text", "has no rows to split by"),
     ],
