@@ -6,6 +6,7 @@ One straight line, a room for each step:
     device/       what differs between machines: describe, limit, meter
     virtual/      a GPU that is not there: CUDA's memory, to the byte, on any Linux machine
     trial.py      real updates at one size give one Sample; oom.py knows every out-of-memory
+    subject.py    what a trial trains, built from the file
     worker.py     the child process that runs trials; isolate.py is the parent's side of it
     lab.py        one worker after another: a Sample for every Trial
     search.py     which size to try next, and when to stop
@@ -13,9 +14,17 @@ One straight line, a room for each step:
     solve.py      models, budget and target -> ranked plans (plans.py)
     couplings.py  do samples see each other? cheap signs of it, in the worker after the search
     confirm.py    the best plan once more, in a fresh process, as training will be
+    planning.py   the line from search to confirm, for a file and for live objects
     report/       JSON, CSV
     pipeline.py   the line itself; advice.py says what to do when it ends without a plan
     cli.py        the command line; display.py shows progress
+
+The same for live objects, in the user's own process:
+
+    objects.py    model, loss, optimizer and batch: a look at them, and what a trial trains
+    state.py      the objects as they were; ambient.py the random generators and settings of the process
+    cache.py      a plan in a file; fingerprint.py is what it depends on
+    live.py       the line, with everything put back at its end
 
 Beside it, `autoaccum verify` (verification.py): does accumulating equal the full batch?
 
@@ -23,7 +32,8 @@ Beside it, `autoaccum verify` (verification.py): does accumulating equal the ful
     gradients.py    gradients of batches, each from the same state; randomness.py holds random draws still
     hypotheses.py   what the loss is, from gradients alone; culprits.py finds the layer that couples samples
 
-records.py holds the values that cross rooms, errors.py the error tree with its exit codes.
+records.py holds the values that cross rooms, errors.py the error tree with its exit codes, interrupts.py knows when a
+Ctrl-C may come through.
 """
 
 from __future__ import annotations
@@ -44,6 +54,7 @@ if TYPE_CHECKING:
         UsageError,
         WorkloadError,
     )
+    from autoaccum.live import plan
     from autoaccum.pipeline import probe
     from autoaccum.plans import Plan
     from autoaccum.records import Outcome, Sample
@@ -66,6 +77,7 @@ _HOMES = {
     "Verdict": "verdicts",
     "Workload": "workload",
     "WorkloadError": "errors",
+    "plan": "live",
     "probe": "pipeline",
     "verify": "verification",
 }
@@ -85,6 +97,7 @@ __all__ = [
     "Workload",
     "WorkloadError",
     "__version__",
+    "plan",
     "probe",
     "verify",
 ]

@@ -102,7 +102,9 @@ def to_device(batch: Any, device: torch.device) -> Any:
     """Give `batch` with its tensors on `device`, of the same types as before."""
     import torch
 
-    if isinstance(batch, torch.Tensor) or _movable(batch):
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=device.type == "cuda")  # at once, from pinned memory
+    if _movable(batch):
         return batch.to(device)
     return _rebuild(batch, lambda value: to_device(value, device))
 

@@ -13,10 +13,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from autoaccum import batch as batches
 from autoaccum.device import Device
+from autoaccum.generators import Generators
 from autoaccum.gradients import Bench
 from autoaccum.hypotheses import mismatch, relative, shares, solve
 from autoaccum.randomness import label
-from autoaccum.rewind import Generators
 from autoaccum.stepper import Loss
 from autoaccum.verdicts import Signs
 
@@ -29,15 +29,12 @@ _SPLIT = (3, 2)
 _LOOSE = 0.05  # half precision rounds, and a GPU adds in no fixed order
 
 
-def signs_of(subject: Subject, limit_bytes: int, largest_ok: int) -> Signs:
-    """Look at the model that a worker has run trials of; it is built if it is not there yet. Never raises."""
+def signs_of(subject: Subject, device: Device, largest_ok: int) -> Signs:
+    """Look at the model of a worker's trials, which is built if it is not there yet; never raises."""
     try:
-        with subject.device.limited(limit_bytes):
-            subject._build()
-            assert subject._workload is not None  # noqa: S101  (for the type checker)
-            workload = subject._workload
-            found = warnings_for(subject._model, workload.loss, workload.make_batch, subject.device, largest_ok)
-            return Signs(warnings=tuple(found), gradient_dtype=low_precision_gradients(subject._model))
+        parts = subject.parts()
+        found = warnings_for(parts.model, parts.loss, parts.make_batch, device, largest_ok)
+        return Signs(warnings=tuple(found), gradient_dtype=low_precision_gradients(parts.model))
     except BaseException:  # the user's code may even call sys.exit()
         return Signs()
 
@@ -49,7 +46,7 @@ def warnings_for(
     found = batch_norms(model)
     if found or largest_ok < sum(_SPLIT) or device.describe().kind == "virtual":  # its kernels compute nothing
         return found
-    generators = Generators.now(device.torch_device)
+    generators = Generators.now([device.torch_device])
     try:
         batch = make_batch(sum(_SPLIT))
         batches.check_rows(batch, sum(_SPLIT))

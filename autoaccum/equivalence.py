@@ -8,7 +8,6 @@ micro-batches' gradients would make the full one tell what the loss is, and the 
 from __future__ import annotations
 
 import copy
-import random
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,6 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
-import numpy
 import torch
 
 from autoaccum import batch as batches
@@ -27,8 +25,8 @@ from autoaccum.hypotheses import constant_term, counts, mismatch, relative, shar
 from autoaccum.oom import is_oom
 from autoaccum.randomness import label
 from autoaccum.stepper import Loss
+from autoaccum.trial import Subject
 from autoaccum.verdicts import Verdict, right, wrong
-from autoaccum.workload import load, split_spec
 
 ROWS = 12
 _SPLITS = {6: (4, 2), 7: (5, 2), 8: (5, 3), 9: (4, 3, 2), 10: (5, 3, 2), 11: (5, 4, 2), 12: (5, 4, 3)}
@@ -69,31 +67,24 @@ def examine(model: torch.nn.Module, loss: Loss, batch: Any) -> Verdict:
     return unclear(f"the model is too large for this machine's memory: {_SMALLER}")
 
 
-def examine_file(spec: str, seed: int) -> Verdict:
-    """Give the verdict on the workload "FILE.py[:NAME]"; raise, with its place, what its code raises."""
-    path = split_spec(spec)[0]
-    file = str(path.resolve())  # the workload may change the folder it runs in
+def examine_subject(subject: Subject) -> Verdict:
+    """Give the verdict on what a worker would train; raise, with its place, what the user's code raises."""
     try:
-        random.seed(seed)
-        numpy.random.seed(seed % 2**32)
-        torch.manual_seed(seed)
-        workload = load(spec)
-        model = workload.build_model()
-        if not isinstance(model, torch.nn.Module):
-            raise WorkloadError(f"build_model() returned {type(model).__name__}, not a torch.nn.Module")
-        batch = workload.make_batch(ROWS)
-        batches.check_rows(batch, ROWS)
-        return examine(model, workload.loss, batch)
+        parts = subject.parts()
+        subject.begin()
+        subject.doing = f"make_batch({ROWS})"
+        batch = parts.make_batch(ROWS)
+        subject.doing = "verifying on the CPU"
+        return examine(parts.model, parts.loss, batch)
     except AutoaccumError:
         raise
     except BaseException as error:
         if is_oom(error):
             return unclear(f"the model is too large for this machine's memory: {_SMALLER}")
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-        place = f"{path}:{frames[-1].lineno} in {frames[-1].name}" if frames else f"{path}, when verified on the CPU"
         first = str(error).strip().partition("\n")[0][:300]
         what = f"called sys.exit({error.code})" if isinstance(error, SystemExit) else f"{type(error).__name__}: {first}"
-        raise WorkloadError(f"{place}: {what}", details="".join(traceback.format_exception(error))) from error
+        details = "".join(traceback.format_exception(error))
+        raise WorkloadError(f"{subject.place(error) or subject.doing}: {what}", details=details) from error
 
 
 def _compare(bench: Bench, batch: Any, sizes: tuple[int, ...], dtype: torch.dtype) -> Verdict:

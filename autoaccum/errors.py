@@ -6,7 +6,8 @@
     ├── WorkloadError           4  the user's own file raised or broke its contract
     └── DeviceError             5  no usable device
 
-Running out of memory is not here: it is data, `records.Outcome.OOM`.
+Running out of memory is not here: it is data, `records.Outcome.OOM`. What is worth knowing and stops nothing is an
+AutoaccumWarning.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Bench:
         before = {name: buffer.detach().clone() for name, buffer in self.model.named_buffers()}
         random.seed(seed)
         numpy.random.seed(seed)
-        torch.default_generator.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would reach the user's GPUs
         self.model.zero_grad(set_to_none=True)
         try:
             with torch.enable_grad():

@@ -1,6 +1,7 @@
-"""One worker after another: a Sample for every Trial, whatever the worker makes of it.
+"""Where trials are run: a Sample for every Trial.
 
-Importing torch takes seconds, so a worker is kept until it dies, or until a fresh one is asked for.
+The lab of a file has one worker after another. Importing torch takes seconds, so a worker is kept until it dies, or
+until a fresh one is asked for. The lab of live objects is in live.py.
 """
 
 from __future__ import annotations
@@ -27,8 +28,24 @@ class Watcher(Protocol):
         """A trial ended."""
 
 
-class Lab:
-    """Runs trials and keeps what they showed: samples, warnings, and facts of the model."""
+class Lab(Protocol):
+    """What search and confirmation need: trials, and somewhere to keep what they showed."""
+
+    samples: list[Sample]
+    model: ModelInfo | None
+
+    def run(self, trial: Trial, at_most: int | None = None) -> Sample:
+        """Run one trial; raise if the user's code did. `at_most` so many follow, this one included, if known."""
+
+    def as_in_training(self, limit_bytes: int) -> None:
+        """Have the next trials run as the user's training will, under this limit."""
+
+    def warn(self, *warnings: str) -> None:
+        """Keep what the user must be told, once."""
+
+
+class WorkerLab:
+    """Runs trials in workers and keeps what they showed: samples, warnings, and facts of the model."""
 
     def __init__(self, spec: WorkerSpec, *, timeout_seconds: float, watcher: Watcher, echo: Echo | None = None) -> None:
         self.samples: list[Sample] = []

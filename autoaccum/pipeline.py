@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autoaccum import device as devices
 from autoaccum import search
-from autoaccum.advice import many_steps, no_plan, shared_by_ranks
-from autoaccum.confirm import confirm
 from autoaccum.errors import Interrupted, NothingFits, UsageError
-from autoaccum.fit import fit_memory, fit_time
+from autoaccum.fit import fit_memory
+from autoaccum.interrupts import undisturbed
 from autoaccum.isolate import Echo, WorkerSpec
-from autoaccum.lab import Lab, Watcher
+from autoaccum.lab import Watcher, WorkerLab
+from autoaccum.planning import find_plans
 from autoaccum.plans import Plan, rank_share
 from autoaccum.records import Budget, DeviceInfo, Request, Sample, Trial
 from autoaccum.report import files
 from autoaccum.report.record import Report, Status
-from autoaccum.solve import SPLITS, Known, candidates, shortlist, solve
+from autoaccum.solve import SPLITS, shortlist
 from autoaccum.units import parse_budget
 from autoaccum.workload import check_syntax, split_spec
 
@@ -93,29 +90,16 @@ def run(
     except BaseException as error:
         partial: Report | None = getattr(error, "report", None)
         if folder is not None and partial is not None:
-            with _undisturbed():
+            with undisturbed():
                 files.write(partial, folder)
             error.folder = folder  # type: ignore[attr-defined]
         elif folder is not None:
             folder.rmdir()
         raise
     if folder is not None:
-        with _undisturbed():
+        with undisturbed():
             files.write(report, folder)
     return report, folder
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Let a Ctrl-C wait: what was measured is being written."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def check(request: Request) -> None:
@@ -141,18 +125,12 @@ def _answer(request: Request, watcher: Watcher, echo: Echo | None) -> Report:
     spec = WorkerSpec(
         device=request.device, workload=request.workload, memory_budget=request.memory_budget, seed=request.seed
     )
-    lab = Lab(spec, timeout_seconds=request.timeout, watcher=watcher, echo=echo)
+    lab = WorkerLab(spec, timeout_seconds=request.timeout, watcher=watcher, echo=echo)
     plans: Sequence[Plan] = ()
     try:
         with lab:
             device, budget = lab.open()
-            lab.warn(*shared_by_ranks(request.world_size))
-            _search(request, lab, device)
-            plans = confirm(_plans(request, lab, budget), lab, device, budget)
-            if not plans:
-                raise no_plan(lab.samples, device, budget, lab.model)
-            if request.split == "even":
-                lab.warn(*many_steps(plans[0], search.accumulating(lab.samples).largest_ok or 0))
+            plans = find_plans(request, lab, device, budget)
     except KeyboardInterrupt:
         raise Interrupted(_report(request, lab, plans, Status.INTERRUPTED)) from None
     except NothingFits as error:
@@ -165,37 +143,7 @@ def _answer(request: Request, watcher: Watcher, echo: Echo | None) -> Report:
     return _report(request, lab, plans, Status.PLANNED)
 
 
-def _search(
-    request: Request, lab: Lab, device: DeviceInfo, strategy: search.Strategy = search.double_then_bisect
-) -> None:
-    """Run what the strategy asks for until it has seen enough."""
-    rank_batch = rank_share(request.target_batch, request.world_size)
-    goal = search.Goal(
-        rank_batch=rank_batch,
-        candidates=candidates(rank_batch, request.split),
-        find_max=request.find_max,
-        certify=not device.repeatable,
-    )
-    while (trial := strategy(lab.samples, goal)) is not None:
-        remaining = search.at_most(lab.samples, goal)
-        lab.run(trial, None if remaining is None else remaining + 1)  # the confirming trial follows
-
-
-def _plans(request: Request, lab: Lab, budget: Budget) -> list[Plan]:
-    """Give every plan whose micro-batch ran, or lies below one that did, best first."""
-    largest = search.accumulating(lab.samples).largest_ok or 0
-    ran = {s.micro_batch for s in lab.samples if s.ok}
-    failed = {s.micro_batch for s in lab.samples if not s.ok} - ran
-    whole = rank_share(request.target_batch, request.world_size)
-    known = Known(samples=lab.samples, memory=fit_memory(lab.samples), time=fit_time(lab.samples), budget=budget)
-
-    def fits(size: int) -> bool:
-        return size in ran if size == whole else size <= largest and size not in failed
-
-    return solve(request.target_batch, request.world_size, request.split, fits, known)
-
-
-def _report(request: Request, lab: Lab, plans: Sequence[Plan], status: Status) -> Report:
+def _report(request: Request, lab: WorkerLab, plans: Sequence[Plan], status: Status) -> Report:
     return Report(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         status=status,

@@ -7,45 +7,13 @@ and normalisation layers' in any case, for their kernels change them behind the 
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
-from typing import Any
 
-import numpy
 import torch
 from torch.nn.modules.batchnorm import _NormBase
 
 from autoaccum.errors import AutoaccumError
-
-
-@dataclass(frozen=True, slots=True)
-class Generators:
-    """The states of all random generators that a training step may draw from."""
-
-    python: Any
-    numpy: Any
-    cpu: torch.Tensor
-    cuda: torch.Tensor | None
-    device: torch.device
-
-    @classmethod
-    def now(cls, device: torch.device) -> Generators:
-        """Read the states: Python's, NumPy's, torch's on the CPU and on `device`."""
-        return cls(
-            python=random.getstate(),
-            numpy=numpy.random.get_state(),
-            cpu=torch.get_rng_state(),
-            cuda=torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-            device=device,
-        )
-
-    def restore(self) -> None:
-        """Set them back."""
-        random.setstate(self.python)
-        numpy.random.set_state(self.numpy)
-        torch.set_rng_state(self.cpu)
-        if self.cuda is not None:
-            torch.cuda.set_rng_state(self.cuda, self.device)
+from autoaccum.generators import Generators
 
 
 @dataclass(slots=True)
@@ -85,7 +53,7 @@ class Rewind:
 
     def mark(self) -> None:
         """Remember the present state as the beginning of a window."""
-        self._generators = Generators.now(self._device)
+        self._generators = Generators.now([self._device])
         self._buffers = [self._remember(*place) for place in self._places]
 
     def learn(self) -> None:

@@ -74,14 +74,14 @@ def details(verdict: Verdict) -> Iterator[tuple[str, str]]:
 def _live(model: Any, loss: Callable[[Any, Any], Any], batch: Any) -> Verdict:
     import torch
 
+    from autoaccum.ambient import Ambient
     from autoaccum.equivalence import ROWS, examine, on_cpu
-    from autoaccum.rewind import Generators
 
     if not isinstance(model, torch.nn.Module):
         raise UsageError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
     if isinstance(model, torch.nn.parallel.DistributedDataParallel):
         model = model.module
-    generators = Generators.now(next(model.parameters(), torch.empty(0)).device)
+    ambient = Ambient()
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     try:
         for parameter, _ in gradients:
@@ -90,7 +90,7 @@ def _live(model: Any, loss: Callable[[Any, Any], Any], batch: Any) -> Verdict:
     finally:
         for parameter, gradient in gradients:
             parameter.grad = gradient
-        generators.restore()
+        ambient.restore()
 
 
 def _numbers(weights: tuple[float, ...]) -> str:

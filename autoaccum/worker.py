@@ -64,36 +64,36 @@ def main() -> None:
 def _serve(
     orders: queue.Queue[dict[str, Any] | None], answers: TextIO, device: Device, first: dict[str, Any], limit: int
 ) -> None:
-    from autoaccum.trial import Subject
+    from autoaccum.subject import FileSubject
+    from autoaccum.trial import Runner
 
-    subject = Subject(first["workload"], device, limit, first["seed"])
+    subject = FileSubject(first["workload"], device, first["seed"])
+    runner = Runner(subject, device, limit)
     while (order := orders.get()) is not None:
         os.write(2, TRIAL_MARK)
         if "ask" in order:
-            _answer(answers, **_aside(order, subject, device, first, limit))
+            with device.limited(limit):
+                _answer(answers, **_aside(order, subject, device))
             continue
-        sample = subject.run(order["number"], Trial.from_dict(order["trial"]))
+        sample = runner.run(order["number"], Trial.from_dict(order["trial"]))
         broken = not sample.ok and not _usable(device)
         model = None if subject.model_info is None else asdict(subject.model_info)
-        warnings = [*device.warnings, *subject.warnings]
+        warnings = [*device.warnings, *runner.warnings]
         _answer(answers, sample=asdict(sample), model=model, warnings=warnings, last=broken)
         if broken:
             return
 
 
-def _aside(
-    order: dict[str, Any], subject: Subject, device: Device, first: dict[str, Any], limit: int
-) -> dict[str, Any]:
+def _aside(order: dict[str, Any], subject: Subject, device: Device) -> dict[str, Any]:
     """Answer what is no trial: does accumulating equal the full batch, and do samples see each other?"""
     if order["ask"] == "couplings":
         from autoaccum.couplings import signs_of
 
-        return asdict(signs_of(subject, limit, order["largest_ok"]))
-    from autoaccum.equivalence import examine_file
+        return asdict(signs_of(subject, device, order["largest_ok"]))
+    from autoaccum.equivalence import examine_subject
 
     try:
-        with device.limited(limit):
-            return {"verdict": asdict(examine_file(first["workload"], first["seed"]))}
+        return {"verdict": asdict(examine_subject(subject))}
     except AutoaccumError as error:
         return {"error": type(error).__name__, "message": str(error), "details": error.details}
 

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
-from autoaccum.device.live import LiveBytes
 from torch import nn
 from torch.nn import functional
 
+from autoaccum.device.meter import LiveBytes
 from autoaccum.plans import Plan
 
 CLIP, STEPS = 1.0, 8
@@ -179,7 +179,7 @@ def compare(case: Case, updates: int) -> dict[str, Any]:
 
 
 def peak_bytes(update: Callable[[Batch], float], batch: Batch) -> int:
-    meter = LiveBytes(1 << 62)
+    meter = LiveBytes()
     with meter:
         update(batch)
     return meter.peak_bytes

@@ -203,13 +203,15 @@ def test_the_default_budget_leaves_a_reserve() -> None:
 def test_the_search_is_metered_exactly_and_the_confirmation_runs_as_training_will(
     cli: Cli, workload: WriteWorkload, tmp_path: Path
 ) -> None:
-    # glibc marks blocks beyond its mmap threshold; 100,000 bytes are beyond it only when it was lowered.
+    # glibc marks blocks beyond its mmap threshold; 100,000 bytes are beyond it only when it was lowered. The last of
+    # many blocks is looked at: the first ones may be found among what was freed before.
     path = workload(f"""
         import ctypes
         malloc = ctypes.CDLL(None).malloc
         malloc.restype, malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
         def build_model():
-            mapped = ctypes.c_size_t.from_address(malloc(100_000) - 8).value & 2
+            last = [malloc(100_000) for _ in range(200)][-1]
+            mapped = ctypes.c_size_t.from_address(last - 8).value & 2
             with open({str(tmp_path / "log")!r}, "a") as file: file.write("exact " if mapped else "plain ")
             return nn.Linear(64, 8)
     """)

@@ -240,6 +240,23 @@ def test_buffers_of_every_kind_are_set_back() -> None:
     assert torch.equal(model.late, reference.late)
 
 
+def test_statistics_that_were_frozen_at_first_are_set_back_once_they_are_not() -> None:
+    model = noisy()
+    reference = copy.deepcopy(model)
+    step = plan_of(12, 12).stepper(model, torch.optim.SGD(model.parameters(), 0.0), Fault(3, "forward"))
+    unharmed = plan_of(8, 8, 8).stepper(reference, torch.optim.SGD(reference.parameters(), 0.0), mean_loss)
+    model[1].eval()
+    step(samples(ROWS))
+    model[1].train()
+
+    with pytest.warns(AutoaccumWarning):
+        step(samples(ROWS))
+    unharmed(samples(ROWS))
+
+    for mine, other in zip(model.buffers(), reference.buffers(), strict=True):
+        assert torch.equal(mine, other)
+
+
 def test_a_buffer_that_changes_for_the_first_time_cannot_be_set_back_and_is_named() -> None:
     class Sleeper(Counting):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -11,6 +11,8 @@ from torch.nn import functional
 
 from autoaccum.plans import Plan
 
+torch.set_num_threads(1)  # the problems are too small to share, and threads wait for each other on a busy machine
+
 Loss = Callable[[nn.Module, Any], Any]
 ROWS, FEATURES, CLASSES, LENGTH, VOCABULARY = 24, 6, 5, 7, 11
 

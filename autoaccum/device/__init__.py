@@ -1,8 +1,9 @@
-"""What differs between machines, behind one small protocol; used in the worker process only.
+"""What differs between machines, behind one small protocol; used where trials run.
 
 base.py    the protocol, and the budget that all devices share
 cuda.py    NVIDIA GPUs through torch's allocator and NVML
 virtual.py the same on a GPU that is not there
+live.py    both in the user's own process; meter.py counts live tensors there
 nvml.py    every NVML reading, each of them optional
 cpu.py     the main memory, limited by the kernel
 cgroup.py  what a container allows

@@ -55,12 +55,14 @@ class CudaDevice:
         room = limit_bytes - self._overhead()
         if room <= 0:
             raise MemoryError("the CUDA context alone, before there is a model, is larger than the budget")
-        fraction = min(1.0, room / self._properties.total_memory)
+        # A lower limit that the process has set itself holds for its training too.
+        before = memory_fraction(self.torch_device)
+        fraction = min(before, room / self._properties.total_memory)
         torch.cuda.set_per_process_memory_fraction(fraction, self.torch_device)
         try:
             yield
         finally:
-            torch.cuda.set_per_process_memory_fraction(1.0, self.torch_device)
+            torch.cuda.set_per_process_memory_fraction(before, self.torch_device)
 
     def meter_exactly(self) -> None:
         """Do nothing: torch's allocator counts exactly as it is."""
@@ -121,3 +123,9 @@ class CudaDevice:
             )
             return 0
         return max(0, used - used_before - reserved)
+
+
+def memory_fraction(device: torch.device) -> float:
+    """Give the share of the device that the process may take; an older torch does not tell, then it is 1."""
+    tell = getattr(torch.cuda, "get_per_process_memory_fraction", None)
+    return 1.0 if tell is None else float(tell(device))

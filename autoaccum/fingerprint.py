@@ -1,0 +1,169 @@
+"""What a plan depends on, as short texts that can be compared: a cached plan holds for the same ones only.
+
+Values do not matter to memory: not the weights, not the learning rate, not how many rows the sample has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import platform
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from types import CodeType
+from typing import Any
+
+import torch
+
+from autoaccum._version import __version__
+from autoaccum.ambient import autocast
+from autoaccum.batch import rows
+from autoaccum.errors import UsageError
+from autoaccum.objects import Objects
+from autoaccum.records import DeviceInfo, Request
+
+_RATES = ("params", "lr", "initial_lr", "max_lr", "min_lr", "param_names")
+
+
+def fingerprint(objects: Objects, request: Request, device: DeviceInfo) -> dict[str, str]:
+    """Give a text for each thing that the plan depends on, by the name that a person knows it by."""
+    batch = objects.sample if objects.make_batch is None else objects.batch(2)
+    return {
+        "model": _digest(_structure(objects.model)),
+        "optimizer": _digest([_optimizer(optimizer) for optimizer in objects.optimizers]),
+        "loss": _digest(_source(objects.loss)),
+        "batch": _digest(_signature(batch, _rows(batch))),
+        "device": f"{device.kind} {device.name} {device.total_bytes}",
+        "memory_budget": str(request.memory_budget),
+        "target_batch": str(request.target_batch),
+        "world_size": str(request.world_size),
+        "split": request.split,
+        "versions": f"{__version__} {torch.__version__} {platform.python_version()} {torch.version.cuda}",
+        "autocast": json.dumps(autocast()),
+    }
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _structure(model: torch.nn.Module) -> list[Any]:
+    """Give classes, modes and switches of the modules, and shapes and types of what they hold."""
+    modules = [
+        (name, _source(type(module)), module.training, _settings_of(module)) for name, module in model.named_modules()
+    ]
+    held = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    return [modules, [(name, list(t.shape), str(t.dtype), t.requires_grad) for name, t in held]]
+
+
+def _settings_of(module: torch.nn.Module) -> list[Any]:
+    switches = {key: value for key, value in vars(module).items() if isinstance(value, bool | str)}
+    described = ""
+    with suppress(Exception):  # the user's own code
+        described = module.extra_repr()
+    return [switches, described]
+
+
+def _optimizer(optimizer: torch.optim.Optimizer) -> list[Any]:
+    groups = [
+        {
+            "params": [(list(p.shape), str(p.dtype)) for p in group["params"]],
+            **{key: _switch(value) for key, value in group.items() if key not in _RATES},
+        }
+        for group in optimizer.param_groups
+    ]
+    return [_source(type(optimizer)), groups]
+
+
+def _switch(value: Any) -> Any:
+    """Give a setting as far as memory depends on it: a number counts as zero or not."""
+    if isinstance(value, tuple | list):
+        return [_switch(item) for item in value]
+    if isinstance(value, str) or value is None:
+        return value
+    return bool(value) if isinstance(value, bool | int | float) else type(value).__qualname__
+
+
+def _source(function: Any) -> Any:
+    """Give the source of a function, a class or an object that is called, else its bytecode."""
+    if isinstance(function, torch.nn.Module):
+        return _structure(function)
+    if isinstance(function, partial):
+        keywords = {key: _plain(value) for key, value in function.keywords.items()}
+        return [_source(function.func), [_plain(value) for value in function.args], keywords]
+    if inspect.ismethod(function):
+        return [_source(function.__func__), _source(type(function.__self__))]
+    if isinstance(function, type):
+        forward = getattr(function, "forward", None) if _ours(function) else None
+        return [f"{function.__module__}.{function.__qualname__}", None if forward is None else _text(forward)]
+    if inspect.isfunction(function):
+        closed = [_plain(cell) for cell in _cells(function)]
+        return [
+            function.__qualname__,
+            _text(function),
+            [_plain(value) for value in function.__defaults__ or ()],
+            closed,
+        ]
+    settings = {key: _plain(value) for key, value in getattr(function, "__dict__", {}).items()}
+    return [type(function).__qualname__, _text(type(function).__call__), settings]
+
+
+def _ours(kind: type) -> bool:
+    """Whether a class is a module that did not come with torch, whose version says enough."""
+    return issubclass(kind, torch.nn.Module) and not kind.__module__.startswith("torch.")
+
+
+def _text(function: Any) -> str:
+    with suppress(OSError, TypeError):
+        return inspect.getsource(function)
+    code = getattr(function, "__code__", None)
+    return _bytecode(code) if isinstance(code, CodeType) else str(getattr(function, "__qualname__", type(function)))
+
+
+def _bytecode(code: CodeType) -> str:
+    constants = [_bytecode(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    return json.dumps([code.co_code.hex(), constants, code.co_names])
+
+
+def _cells(function: Any) -> list[Any]:
+    found = []
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # not filled yet
+            found.append(cell.cell_contents)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bool | int | float | str) or value is None:
+        return value
+    if isinstance(value, torch.nn.Module):
+        return _structure(value)
+    if inspect.isfunction(value):
+        return _text(value)
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _rows(batch: Any) -> int | None:
+    try:
+        return rows(batch)
+    except UsageError:
+        return None
+
+
+def _signature(value: Any, size: int | None) -> Any:
+    """Give nesting, shapes without the rows, and types."""
+    if isinstance(value, torch.Tensor):
+        shape = ["rows", *value.shape[1:]] if value.dim() > 0 and value.shape[0] == size else list(value.shape)
+        return [shape, str(value.dtype), value.device.type]
+    kind = type(value).__qualname__
+    if isinstance(value, Mapping):
+        return [kind, [[str(key), _signature(part, size)] for key, part in value.items()]]
+    if isinstance(value, list | tuple) and any(
+        isinstance(part, torch.Tensor | Mapping | list | tuple) for part in value
+    ):
+        return [kind, [_signature(part, size) for part in value]]
+    if hasattr(value, "__dataclass_fields__"):
+        return [kind, [[name, _signature(getattr(value, name), size)] for name in value.__dataclass_fields__]]
+    return kind

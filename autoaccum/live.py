@@ -1,0 +1,228 @@
+"""Probing in the user's own process, with live objects that are afterwards as they were, bit for bit."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from autoaccum import cache as caches
+from autoaccum.ambient import Ambient
+from autoaccum.device.base import budget_for
+from autoaccum.device.live import LiveDevice, open_live
+from autoaccum.errors import AutoaccumError, AutoaccumWarning, DeviceError, UsageError, WorkloadError
+from autoaccum.fingerprint import fingerprint
+from autoaccum.interrupts import then_restore
+from autoaccum.objects import LiveSubject, Objects
+from autoaccum.planning import find_plans
+from autoaccum.plans import Plan, rank_share
+from autoaccum.records import ModelInfo, Outcome, Request, Sample, Trial
+from autoaccum.solve import SPLITS
+from autoaccum.state import Snapshot
+from autoaccum.trial import Runner
+from autoaccum.units import format_bytes, parse_budget
+
+_LOG = logging.getLogger("autoaccum")
+_REPEATED = (
+    "batches were made by repeating the rows of the sample batch: where later batches have longer rows, "
+    "give make_batch(size) that makes the longest"
+)
+
+
+def plan(
+    model: torch.nn.Module,
+    loss: Callable[[Any, Any], Any] | None,
+    batch: Any,
+    *,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+    target_batch: int,
+    memory_budget: str | int | None = None,
+    world_size: int = 1,
+    split: str = "auto",
+    cache: str | os.PathLike[str] | None = None,
+) -> Plan:
+    """Find the plan for live objects, on the device where the model is; afterwards all is as it was before.
+
+    `batch` is a sample batch, whose rows are repeated, or a function make_batch(size). With `cache` the plan is kept
+    in that file, and taken from it as long as nothing changed that it depends on.
+
+    >>> plan = autoaccum.plan(model, loss, batch, optimizer=optimizer, target_batch=512, cache="plan.json")
+    >>> plan.micro_batch, plan.accumulation_steps
+    (64, 8)
+    """
+    request = _checked(
+        Request(
+            workload=type(model).__name__,
+            target_batch=target_batch,
+            memory_budget=_as_text(memory_budget),
+            world_size=world_size,
+            split=split,
+        )
+    )
+    probe = _Probe(request, Objects.of(model, loss, batch, optimizer), None if cache is None else Path(cache))
+    try:
+        found: Plan = then_restore(probe.run, probe.restore)
+    except AutoaccumError as error:
+        raise _told(error) from None
+    for warning in probe.warnings:
+        warnings.warn(_in_python(warning), AutoaccumWarning, stacklevel=2)
+    return found
+
+
+class _Probe:
+    """One call of `plan`: what it does, and how that is undone."""
+
+    def __init__(self, request: Request, objects: Objects, cache: Path | None) -> None:
+        self.warnings: list[str] = []
+        self._request = request
+        self._objects = objects
+        self._cache = cache
+        self._ambient = Ambient()
+        self._snapshot: Snapshot | None = None
+        self._device: LiveDevice | None = None
+
+    def run(self, check: Callable[[], None]) -> Plan:
+        """Give the plan of the cache, else the one that trials find; `check` raises after a Ctrl-C."""
+        device = self._device = open_live(self._objects.device)
+        info = device.describe()
+        budget = budget_for(device, info, self._request.memory_budget)
+        key = None if self._cache is None else fingerprint(self._objects, self._request, info)
+        if self._cache is not None and key is not None:
+            found = caches.load(self._cache, key, self._request, budget)
+            if isinstance(found, Plan):
+                _LOG.info("plan %s, from %s", _in_words(found), self._cache)
+                return found
+            self._warn(*found)
+        self._snapshot = Snapshot(*self._objects.roots())
+        torch.set_grad_enabled(True)
+        subject = LiveSubject(self._objects, device, self._snapshot, check)
+        lab = LiveLab(Runner(subject, device, budget.limit_bytes), device)
+        best = find_plans(self._request, lab, info, budget)[0]
+        _LOG.info("plan %s", _in_words(best))
+        self._warn(*([_REPEATED] if self._objects.make_batch is None else []), *device.warnings, *lab.warnings)
+        if self._cache is not None and key is not None:
+            self._warn(*caches.save(self._cache, key, best, budget))
+        return best
+
+    def restore(self) -> None:
+        """Put everything back, whatever happened."""
+        try:
+            if self._snapshot is not None:
+                self._snapshot.restore()
+        except RuntimeError as error:
+            lost = "the device failed, and what the model held is lost: start a new process"
+            raise DeviceError(f"{lost} ({str(error).partition(chr(10))[0]})") from error
+        finally:
+            self._ambient.restore()
+        if self._device is not None and self._snapshot is not None:
+            gc.collect()
+            self._device.release()
+
+    def _warn(self, *texts: str) -> None:
+        self.warnings.extend(text for text in texts if text not in self.warnings)
+
+
+class LiveLab:
+    """Runs trials in this process and keeps what they showed."""
+
+    def __init__(self, runner: Runner, device: LiveDevice) -> None:
+        self.samples: list[Sample] = []
+        self.warnings: list[str] = []
+        self.model: ModelInfo | None = None  # it is part of what the process holds at the start
+        self._runner = runner
+        self._device = device
+        self._confirming = False
+
+    def run(self, trial: Trial, at_most: int | None = None) -> Sample:
+        """Run one trial; a confirming one without the count, if that takes time, once it has been counted."""
+        number = len(self.samples) + 1
+        slow = self._confirming and self._device.counts
+        sample = self._runner.run(number, replace(trial, updates=2) if slow else trial)
+        if slow and sample.ok:
+            sample = self._timed(number, trial, sample)
+        self.samples.append(sample)
+        self.warn(*self._runner.warnings)
+        _LOG.info("trial %d: %s", number, _in_words(sample))
+        if sample.outcome is Outcome.FAILED:
+            raise WorkloadError(f"{sample.message} (micro-batch {sample.micro_batch})", details=sample.details)
+        return sample
+
+    def as_in_training(self, limit_bytes: int) -> None:
+        """Have the next trials show the time that training will take, under this limit."""
+        self._runner.limit_bytes = limit_bytes
+        self._confirming = True
+
+    def warn(self, *warnings: str) -> None:
+        """Keep what the user must be told, once."""
+        self.warnings.extend(warning for warning in warnings if warning not in self.warnings)
+
+    def _timed(self, number: int, trial: Trial, counted: Sample) -> Sample:
+        self._device.counts = False
+        try:
+            timed = self._runner.run(number, trial)
+        finally:
+            self._device.counts = True
+        return replace(
+            timed,
+            peak_allocated_bytes=counted.peak_allocated_bytes,
+            peak_reserved_bytes=counted.peak_reserved_bytes,
+            device_used_bytes=counted.device_used_bytes,
+        )
+
+
+def _checked(request: Request) -> Request:
+    for name in ("target_batch", "world_size"):
+        value = getattr(request, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise UsageError(f"{name} must be a whole number of 1 or more, not {value}")
+    if request.split not in SPLITS:
+        raise UsageError(f'unknown split "{request.split}": use auto, even or uneven')
+    rank_share(request.target_batch, request.world_size)
+    if request.memory_budget is not None:
+        parse_budget(request.memory_budget, total_bytes=1 << 40)
+    if torch.is_inference_mode_enabled():
+        raise UsageError("trials need gradients: call plan() outside of torch.inference_mode()")
+    return request
+
+
+def _as_text(memory_budget: Any) -> str | None:
+    if memory_budget is None or isinstance(memory_budget, str):
+        return memory_budget
+    if isinstance(memory_budget, bool) or not isinstance(memory_budget, int):
+        raise UsageError(f'memory_budget must be a size ("20GiB"), a share ("80%") or bytes, not {memory_budget!r}')
+    return f"{memory_budget}B"
+
+
+def _told(error: AutoaccumError) -> AutoaccumError:
+    """Give the error in the words of a Python program, with the traceback of the user's code as a note."""
+    error.args = (_in_python(str(error)),)
+    if error.details:
+        error.add_note(error.details)
+    return error
+
+
+def _in_python(text: str) -> str:
+    # The advice is worded for the command line, and for trials in processes of their own.
+    return (
+        text.replace("--memory-budget", "memory_budget")
+        .replace("--split uneven", 'split="uneven"')
+        .replace("in a fresh process", "once more")
+    )
+
+
+def _in_words(found: Plan | Sample) -> str:
+    if isinstance(found, Plan):
+        peak = format_bytes(found.peak_bytes or 0)
+        ranks = "" if found.world_size == 1 else f" x {found.world_size} ranks"
+        start = f"micro-batch {found.micro_batch} x {found.accumulation_steps} accumulation steps{ranks}"
+        return f"{start} = {found.effective_batch}, peak {peak}"
+    seconds = "" if found.step_seconds is None else f", {found.step_seconds:.4g} s an update"
+    start = f"micro-batch {found.micro_batch}, {found.accumulation_steps} steps ({found.phase}): {found.outcome}"
+    return f"{start}, peak {format_bytes(found.device_used_bytes or 0)}{seconds}"

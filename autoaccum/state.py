@@ -1,0 +1,166 @@
+"""The user's live objects as they are now, to be put back bit for bit.
+
+From the roots (model, optimizers, loss) everything is reached that trials can change: the attributes of modules and
+optimizers, the containers in them, tensors with their values, gradients, hooks and flags. Objects keep their identity
+and tensors their memory; the values are kept on the host, so that a GPU's budget is not touched.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")  # dicts that a tensor gets with its first hook
+_Container = dict[Any, Any] | list[Any] | set[Any] | deque[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    """A tensor, what it pointed to, and its gradient."""
+
+    tensor: torch.Tensor
+    data: torch.Tensor
+    requires_grad: bool
+    grad: torch.Tensor | None
+    had_hooks: tuple[bool, ...]
+
+
+class Snapshot:
+    """What hangs on the roots, at the moment when it is made."""
+
+    def __init__(self, *roots: object) -> None:
+        self._containers: list[tuple[_Container, Any]] = []
+        self._tensors: list[_Tensor] = []
+        self._storages: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+        self._others: list[tuple[torch.Tensor, torch.Tensor]] = []  # sparse ones, which have no storage of their own
+        self._generators: list[tuple[torch.Generator, torch.Tensor]] = []
+        self._seen: dict[int, object] = {}  # holds them: an id is good for as long as its object lives
+        with torch.no_grad():
+            self._save_all(roots)
+
+    def restore(self) -> None:
+        """Put everything back; may be called again, and after having been interrupted."""
+        for container, content in self._containers:
+            _refill(container, content)
+        with torch.no_grad():
+            for storage, value in self._storages.values():
+                _rewrite(storage, value)
+            for tensor, kept in self._others:
+                tensor.copy_(kept)
+            for saved in self._tensors:
+                _reattach(saved)
+        for generator, state in self._generators:
+            generator.set_state(state)
+
+    def _save_all(self, roots: tuple[object, ...]) -> None:
+        waiting = deque(roots)
+        while waiting:
+            value = waiting.popleft()
+            if id(value) in self._seen:
+                continue
+            parts = list(self._save(value))
+            if parts:
+                self._seen[id(value)] = value
+                waiting.extend(parts)
+
+    def _save(self, value: object) -> Iterator[object]:
+        """Save one object; give what else hangs on it, itself included if it need not be seen again."""
+        if isinstance(value, torch.Tensor):
+            yield value
+            yield from self._save_tensor(value)
+        elif isinstance(value, torch.nn.Module):
+            yield vars(value)
+            yield from (*value.parameters(), *value.buffers())  # a scripted module keeps them elsewhere
+        elif isinstance(value, torch.optim.Optimizer):
+            yield vars(value)
+        elif isinstance(value, torch.Generator):
+            self._generators.append((value, value.get_state()))
+            yield value
+        elif isinstance(value, dict):
+            self._containers.append((value, dict(value)))
+            yield from (value, *value.values())
+        elif isinstance(value, list | deque):
+            self._containers.append((value, list(value)))
+            yield from (value, *value)
+        elif isinstance(value, set):
+            self._containers.append((value, set(value)))
+            yield value
+        elif isinstance(value, tuple):
+            yield from value
+
+    def _save_tensor(self, tensor: torch.Tensor) -> Iterator[object]:
+        if tensor.is_leaf:
+            had_hooks = tuple(getattr(tensor, name, None) is not None for name in _HOOKS)
+            saved = _Tensor(tensor, tensor.detach(), tensor.requires_grad, tensor.grad, had_hooks)
+            self._tensors.append(saved)
+            yield from (saved.grad, *(getattr(tensor, name, None) for name in _HOOKS))
+        if is_traceable_wrapper_subclass(tensor):
+            names, _ = tensor.__tensor_flatten__()
+            yield from (getattr(tensor, name) for name in names)
+        elif tensor.layout is not torch.strided:
+            self._others.append((tensor, tensor.detach().cpu().clone()))
+        elif tensor.device.type != "meta":
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self._storages:
+                # The whole storage: tied and expanded tensors come out right, and no version counter moves.
+                self._storages[storage._cdata] = storage, _host_copy(storage)
+
+
+def _host_copy(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    kept = torch.UntypedStorage(storage.nbytes())  # type: ignore[no-untyped-call]
+    kept.copy_(storage)
+    return kept
+
+
+def _rewrite(storage: torch.UntypedStorage, value: torch.UntypedStorage) -> None:
+    if storage.nbytes() != value.nbytes():
+        storage.resize_(value.nbytes())
+    # What did not change is not written: it may be a read-only file that is mapped into memory.
+    if storage.device.type != "cpu" or not torch.equal(_bytes(storage), _bytes(value)):
+        storage.copy_(value)
+
+
+def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+
+
+def _reattach(saved: _Tensor) -> None:
+    tensor = saved.tensor
+    if tensor.layout is torch.strided and _points_to(tensor) != _points_to(saved.data):
+        tensor.data = saved.data
+    if tensor.requires_grad != saved.requires_grad:
+        tensor.requires_grad_(saved.requires_grad)
+    if tensor.grad is not saved.grad:
+        tensor.grad = saved.grad
+    for name, had in zip(_HOOKS, saved.had_hooks, strict=True):
+        if not had and (hooks := getattr(tensor, name, None)) is not None:
+            hooks.clear()
+
+
+def _points_to(tensor: torch.Tensor) -> tuple[object, ...]:
+    if is_traceable_wrapper_subclass(tensor):
+        return ()
+    return tensor.untyped_storage()._cdata, tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset()
+
+
+def _refill(container: _Container, content: Any) -> None:
+    if isinstance(container, set):
+        if container != content:
+            container.clear()
+            container.update(content)
+    elif isinstance(container, dict):
+        if not _same((*container.keys(), *container.values()), (*content.keys(), *content.values())):
+            container.clear()
+            container.update(content)
+    elif not _same(container, content):
+        container.clear()
+        container.extend(content)
+
+
+def _same(now: Any, before: Any) -> bool:
+    return len(now) == len(before) and all(new is old for new, old in zip(now, before, strict=True))

@@ -1,0 +1,98 @@
+"""A workload's file as the subject of trials: built at the first one, kept for the next ones."""
+
+from __future__ import annotations
+
+import traceback
+from functools import partial
+from typing import Any
+
+import torch
+
+from autoaccum.batch import check_rows
+from autoaccum.device import Device
+from autoaccum.errors import WorkloadError
+from autoaccum.generators import seed_all
+from autoaccum.records import ModelInfo
+from autoaccum.trial import Parts
+from autoaccum.workload import Workload, load, split_spec
+
+
+class FileSubject:
+    """The model and the optimizer of "FILE.py[:NAME]", in the process that this file has for itself."""
+
+    catches_interrupts = True
+
+    def __init__(self, spec: str, device: Device, seed: int) -> None:
+        self.doing = ""
+        self.model_info: ModelInfo | None = None
+        self._device = device
+        self._spec = spec
+        self._path = split_spec(spec)[0]
+        self._file = str(self._path.resolve())  # the workload may change the folder it runs in
+        self._seed = seed
+        self._workload: Workload | None = None
+        self._model: torch.nn.Module | None = None
+        self._optimizer: Any = None
+
+    def parts(self) -> Parts:
+        """Give what the file builds; the model once, the optimizer anew after a failure."""
+        if self._workload is None:
+            self.doing = "loading the file"
+            self.begin()
+            self._workload = load(self._spec)
+        if self._model is None:
+            self._model = self._build_model(self._workload)
+        if self._optimizer is None:
+            self.doing = "build_optimizer(model)"
+            self._optimizer = self._workload.build_optimizer(self._model)
+            if not callable(getattr(self._optimizer, "step", None)):
+                raise WorkloadError(f"build_optimizer(model) returned {type(self._optimizer).__name__}, no optimizer")
+        return Parts(
+            model=self._model,
+            optimizers=(self._optimizer,),
+            make_batch=partial(_make_batch, self._workload),
+            loss=self._workload.loss,
+        )
+
+    def begin(self) -> None:
+        """Seed every generator, so that each trial sees the same."""
+        seed_all(self._seed)
+
+    def discard(self) -> None:
+        """Drop the gradients, and the optimizer with its half-made state."""
+        if self._model is not None:
+            self._model.zero_grad(set_to_none=True)
+        self._optimizer = None
+
+    def place(self, error: BaseException) -> str | None:
+        """Give the last line of the file that the error came through."""
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == self._file]
+        return f"{self._path}:{frames[-1].lineno} in {frames[-1].name}" if frames else None
+
+    def _build_model(self, workload: Workload) -> torch.nn.Module:
+        self.doing = "build_model()"
+        model = workload.build_model()
+        if not isinstance(model, torch.nn.Module):
+            raise WorkloadError(f"build_model() returned {type(model).__name__}, not a torch.nn.Module")
+        self.doing = "moving the model to the device"
+        model = model.to(self._device.torch_device)
+        if not model.training:  # else a part that was put into eval mode on purpose would leave it
+            model.train()
+        self.model_info = _model_info(model)
+        return model
+
+
+def _make_batch(workload: Workload, size: int) -> Any:
+    batch = workload.make_batch(size)
+    check_rows(batch, size)
+    return batch
+
+
+def _model_info(model: torch.nn.Module) -> ModelInfo:
+    parameters = list(model.parameters())
+    return ModelInfo(
+        name=type(model).__name__,
+        parameters=sum(p.numel() for p in parameters),
+        parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
+        gradient_bytes=sum(p.numel() * p.element_size() for p in parameters if p.requires_grad),
+    )
