@@ -220,8 +220,13 @@ def on_cpu(model: torch.nn.Module) -> torch.nn.Module:
         for parameter in model.parameters():
             value = parameter.detach().to("cpu", copy=True)
             memo[id(parameter)] = torch.nn.Parameter(value, requires_grad=parameter.requires_grad)
-        for buffer in model.buffers():
-            memo[id(buffer)] = buffer.detach().to("cpu", copy=True)
+        for module in model.modules():
+            # Also what a forward pass left behind, such as an auxiliary loss: with its graph it cannot be copied.
+            left = [value for value in vars(module).values() if isinstance(value, torch.Tensor)]
+            for tensor in (*module._buffers.values(), *left):
+                if tensor is not None:
+                    memo[id(tensor)] = tensor.detach().to("cpu", copy=True)
         return copy.deepcopy(model, memo)
     except Exception as error:
-        raise UsageError(f"the model cannot be copied ({error}): give a plain one, or a file that builds it") from error
+        why = str(error).partition("\n")[0].partition(". ")[0]
+        raise UsageError(f"the model cannot be copied ({why}): give a plain one, or a file that builds it") from error

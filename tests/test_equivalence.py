@@ -438,6 +438,29 @@ def test_nothing_of_the_users_changes() -> None:
     assert torch.get_default_dtype() is torch.float32
 
 
+class Balanced(nn.Linear):
+    """Leaves its auxiliary loss behind, as a mixture of experts does."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = super().forward(x)
+        self.auxiliary = out.square().mean()
+        return out
+
+
+def test_what_a_forward_pass_left_behind_is_no_hindrance() -> None:
+    model = mlp(Balanced(8, 8), nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)))
+    cross_entropy(model, classes(8)).backward()  # type: ignore[no-untyped-call]
+
+    found = autoaccum.verify(model, lambda m, b: cross_entropy(m, b) + m[1].auxiliary, classes)
+
+    assert found.verdict == "equivalent"
+
+
+def test_a_model_that_cannot_be_copied_is_said() -> None:
+    with pytest.raises(autoaccum.UsageError, match=r"the model cannot be copied \(Attempted to use an uninit"):
+        autoaccum.verify(nn.LazyLinear(3), cross_entropy, classes)
+
+
 def test_a_loss_that_uses_another_model_than_it_is_given_is_told_and_leaves_no_gradient() -> None:
     model = mlp()
 
