@@ -39,6 +39,7 @@ def cli() -> None:
     "--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu, cuda[:N] or virtual:SIZE."
 )
 @click.option("--world-size", type=int, default=1, show_default=True, metavar="N", help="Ranks sharing the batch.")
+@click.option("--reference-batch", type=int, metavar="N", help="The batch that your recipe was made for, for advice.")
 @click.option("--split", default="auto", show_default=True, metavar="KIND", help="auto, even or uneven micro-batches.")
 @click.option("--find-max", is_flag=True, help="Find the exact largest micro-batch, beyond what the plan needs.")
 @click.option("--out", default="results", show_default=True, metavar="DIR", help="Where the run folder goes.")
@@ -82,6 +83,8 @@ def probe(as_json: bool, out: str, quiet: bool, verbose: bool, **options: Any) -
             display.say("warning", warning, style="yellow")
         if quiet:
             return
+        for advice in report.advice:
+            display.say("advice", advice)
         largest, failed = report.bracket.largest_ok, report.bracket.smallest_failed
         if options["find_max"] and largest is not None and failed is not None:
             display.say("largest", f"micro-batch {largest} ran, {failed} did not fit")

@@ -17,6 +17,7 @@ from autoaccum.isolate import Echo, WorkerSpec
 from autoaccum.lab import Watcher, WorkerLab
 from autoaccum.planning import find_plans
 from autoaccum.plans import Plan, rank_share
+from autoaccum.recipe import advice
 from autoaccum.records import Budget, DeviceInfo, Request, Sample, Trial
 from autoaccum.report import files
 from autoaccum.report.record import Report, Status
@@ -48,6 +49,7 @@ def probe(
     memory_budget: str | int | None = None,
     device: str | torch.device = "auto",
     world_size: int = 1,
+    reference_batch: int | None = None,
     split: str = "auto",
     find_max: bool = False,
     seed: int = 0,
@@ -70,6 +72,7 @@ def probe(
         memory_budget=f"{memory_budget}B" if isinstance(memory_budget, int) else memory_budget,
         device=str(device),
         world_size=world_size,
+        reference_batch=reference_batch,
         split=split,
         find_max=find_max,
         seed=seed,
@@ -104,7 +107,10 @@ def run(
 
 def check(request: Request) -> None:
     """Raise for whatever can be seen to be wrong before anything is started."""
-    for name, value in (("--target-batch", request.target_batch), ("--world-size", request.world_size)):
+    numbers = {"--target-batch": request.target_batch, "--world-size": request.world_size}
+    if request.reference_batch is not None:
+        numbers["--reference-batch"] = request.reference_batch
+    for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise UsageError(f"{name} must be a whole number of 1 or more, not {value}")
     if request.split not in SPLITS:
@@ -144,6 +150,7 @@ def _answer(request: Request, watcher: Watcher, echo: Echo | None) -> Report:
 
 
 def _report(request: Request, lab: WorkerLab, plans: Sequence[Plan], status: Status) -> Report:
+    memory = fit_memory(lab.samples)
     return Report(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         status=status,
@@ -156,8 +163,9 @@ def _report(request: Request, lab: WorkerLab, plans: Sequence[Plan], status: Sta
         world_size=request.world_size,
         samples=tuple(lab.samples),
         bracket=search.bracket(lab.samples),
-        memory_model=fit_memory(lab.samples),
+        memory_model=memory,
         plan=plans[0] if plans else None,
         plans=shortlist(plans),
         warnings=tuple(lab.warnings),
+        advice=tuple(advice(plans[0], lab.model, memory, request.reference_batch)) if plans else (),
     )

@@ -8,6 +8,7 @@ from autoaccum.confirm import confirm
 from autoaccum.fit import fit_memory, fit_time
 from autoaccum.lab import Lab
 from autoaccum.plans import Plan, rank_share
+from autoaccum.recipe import low_precision
 from autoaccum.records import Budget, DeviceInfo, Request
 from autoaccum.solve import Known, candidates, solve
 
@@ -19,6 +20,7 @@ def find_plans(request: Request, lab: Lab, device: DeviceInfo, budget: Budget) -
     plans = confirm(ranked(request, lab, budget), lab, device, budget)
     if not plans:
         raise no_plan(lab.samples, device, budget, lab.model)
+    lab.warn(*low_precision(plans[0], lab.model))
     if request.split == "even":
         lab.warn(*many_steps(plans[0], search.accumulating(lab.samples).largest_ok or 0))
     return plans

@@ -16,16 +16,18 @@ _SGD = {"SGD", "ASGD"}
 _ADAM = {"Adam", "AdamW", "NAdam", "RAdam", "Adamax", "RMSprop", "Adam8bit", "AdamW8bit", "PagedAdamW8bit"}
 _MANY_STEPS = 8
 _VERY_MANY_STEPS = 32
+_WORTH_SAYING = 0.1  # of the peak
 _LOW_PRECISION = {"bfloat16": 4, "float16": 4}  # steps from which the rounding of sums is worth a word
 
 
 def advice(plan: Plan, model: ModelInfo | None, memory: MemoryModel | None, reference_batch: int | None) -> list[str]:
     """Give what the user should change in the recipe, and what not, a sentence or two for each."""
     said = [learning_rate(plan.effective_batch, reference_batch, model)]
-    if plan.accumulation_steps > 1 and model is not None:
+    kept = 0 if model is None or plan.accumulation_steps == 1 else model.gradient_bytes
+    if kept > _WORTH_SAYING * (plan.peak_bytes or math.inf):
         said.append(
-            f"gradients stay in memory between micro-steps: {format_bytes(model.gradient_bytes)} of the peak; "
-            f"a micro-step costs no optimizer's step and, with several ranks, no communication"
+            f"the price of accumulating: gradients stay in memory between micro-steps, {format_bytes(kept)} "
+            f"of the peak of {format_bytes(plan.peak_bytes or 0)}"
         )
     return [*said, *fewer_steps(plan, memory)]
 

@@ -59,6 +59,7 @@ class Request(Record):
     memory_budget: str | None = None
     device: str = "auto"
     world_size: int = 1
+    reference_batch: int | None = None  # the batch that the recipe was made for
     split: str = "auto"
     find_max: bool = False
     seed: int = 0

@@ -13,7 +13,7 @@ from autoaccum.device import Device
 from autoaccum.errors import WorkloadError
 from autoaccum.generators import seed_all
 from autoaccum.records import ModelInfo
-from autoaccum.trial import Parts
+from autoaccum.trial import Parts, model_info
 from autoaccum.workload import Workload, load, split_spec
 
 
@@ -47,12 +47,14 @@ class FileSubject:
             self._optimizer = self._workload.build_optimizer(self._model)
             if not callable(getattr(self._optimizer, "step", None)):
                 raise WorkloadError(f"build_optimizer(model) returned {type(self._optimizer).__name__}, no optimizer")
-        return Parts(
+        parts = Parts(
             model=self._model,
             optimizers=(self._optimizer,),
             make_batch=partial(_make_batch, self._workload),
             loss=self._workload.loss,
         )
+        self.model_info = model_info(parts)
+        return parts
 
     def begin(self) -> None:
         """Seed every generator, so that each trial sees the same."""
@@ -78,7 +80,6 @@ class FileSubject:
         model = model.to(self._device.torch_device)
         if not model.training:  # else a part that was put into eval mode on purpose would leave it
             model.train()
-        self.model_info = _model_info(model)
         return model
 
 
@@ -86,13 +87,3 @@ def _make_batch(workload: Workload, size: int) -> Any:
     batch = workload.make_batch(size)
     check_rows(batch, size)
     return batch
-
-
-def _model_info(model: torch.nn.Module) -> ModelInfo:
-    parameters = list(model.parameters())
-    return ModelInfo(
-        name=type(model).__name__,
-        parameters=sum(p.numel() for p in parameters),
-        parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
-        gradient_bytes=sum(p.numel() * p.element_size() for p in parameters if p.requires_grad),
-    )

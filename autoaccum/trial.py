@@ -10,6 +10,7 @@ import gc
 import math
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -22,7 +23,7 @@ from autoaccum.accumulate import checked
 from autoaccum.device import Device
 from autoaccum.errors import AutoaccumError
 from autoaccum.oom import is_oom
-from autoaccum.records import Outcome, Sample, Trial
+from autoaccum.records import ModelInfo, Outcome, Sample, Trial
 from autoaccum.units import format_bytes
 
 
@@ -34,6 +35,26 @@ class Parts:
     optimizers: Sequence[Any]
     make_batch: Callable[[int], Any]  # its rows are checked
     loss: Callable[[Any, Any], Any]
+
+
+def model_info(parts: Parts) -> ModelInfo:
+    """Give the facts of a model and its optimizer that memory and the recipe depend on."""
+    parameters = list(parts.model.parameters())
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    elements: Counter[str] = Counter()
+    for parameter in trained:
+        elements[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
+    groups = getattr(parts.optimizers[0], "param_groups", None) or [{}]
+    betas = groups[0].get("betas")
+    return ModelInfo(
+        name=type(parts.model).__name__,
+        parameters=sum(p.numel() for p in parameters),
+        parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
+        gradient_bytes=sum(p.numel() * p.element_size() for p in trained),
+        gradient_dtype=elements.most_common(1)[0][0] if elements else "",
+        optimizer=type(parts.optimizers[0]).__name__,
+        beta1=float(betas[0]) if isinstance(betas, tuple | list) and betas else None,
+    )
 
 
 class Subject(Protocol):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from autoaccum.plans import Plan
@@ -73,12 +75,15 @@ def test_without_a_known_rule_none_is_invented(optimizer: str) -> None:
     assert "multiply" not in said
 
 
-def test_what_the_gradients_cost_is_said_only_where_they_stay() -> None:
-    accumulated = advice(Plan.of(target_batch=64, micro_batch=32), model("SGD"), None, None)
-    at_once = advice(Plan.of(target_batch=64, micro_batch=64), model("SGD"), None, None)
+@pytest.mark.parametrize(("micro_batch", "peak", "said"), [(32, GIB, True), (64, GIB, False), (32, 9 * GIB, False)])
+def test_what_the_gradients_cost_is_said_where_they_stay_and_it_matters(
+    micro_batch: int, peak: int, said: bool
+) -> None:
+    plan = replace(Plan.of(target_batch=64, micro_batch=micro_batch), peak_bytes=peak)
 
-    assert any("300.0 MiB of the peak" in said for said in accumulated)
-    assert len(at_once) == 1
+    found = advice(plan, model("SGD"), None, None)
+
+    assert any("300.0 MiB of the peak of 1.00 GiB" in sentence for sentence in found) == said
 
 
 def test_few_steps_need_no_alternative() -> None:

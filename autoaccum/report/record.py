@@ -42,6 +42,7 @@ class Report(Record):
     plans: tuple[Plan, ...]
     tuning: dict[str, Any] | None = None
     warnings: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()  # what the plan means for the recipe
 
     def to_dict(self) -> dict[str, Any]:
         """Give the report as plain data, ready for `json.dumps`."""
