@@ -12,6 +12,7 @@ One straight line, a room for each step:
     search.py     which size to try next, and when to stop
     fit.py        samples -> memory model and time model
     solve.py      models, budget and target -> ranked plans (plans.py)
+    couplings.py  do samples see each other? cheap signs of it, in the worker after the search
     confirm.py    the best plan once more, in a fresh process, as training will be
     planning.py   the line from search to confirm, for a file and for live objects
     report/       JSON, CSV
@@ -24,6 +25,12 @@ The same for live objects, in the user's own process:
     state.py      the objects as they were; ambient.py the random generators and settings of the process
     cache.py      a plan in a file; fingerprint.py is what it depends on
     live.py       the line, with everything put back at its end
+
+Beside it, `autoaccum verify` (verification.py): does accumulating equal the full batch?
+
+    equivalence.py  the examination, from a model, a loss and a batch to a Verdict (verdicts.py)
+    gradients.py    gradients of batches, each from the same state; randomness.py holds random draws still
+    hypotheses.py   what the loss is, from gradients alone; culprits.py finds the layer that couples samples
 
 records.py holds the values that cross rooms, errors.py the error tree with its exit codes, interrupts.py knows when a
 Ctrl-C may come through.
@@ -52,6 +59,8 @@ if TYPE_CHECKING:
     from autoaccum.plans import Plan
     from autoaccum.records import Outcome, Sample
     from autoaccum.report.record import Report
+    from autoaccum.verdicts import Verdict
+    from autoaccum.verification import verify
     from autoaccum.workload import Workload
 
 _HOMES = {
@@ -65,10 +74,12 @@ _HOMES = {
     "Report": "report.record",
     "Sample": "records",
     "UsageError": "errors",
+    "Verdict": "verdicts",
     "Workload": "workload",
     "WorkloadError": "errors",
     "plan": "live",
     "probe": "pipeline",
+    "verify": "verification",
 }
 
 __all__ = [
@@ -82,11 +93,13 @@ __all__ = [
     "Report",
     "Sample",
     "UsageError",
+    "Verdict",
     "Workload",
     "WorkloadError",
     "__version__",
     "plan",
     "probe",
+    "verify",
 ]
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -26,6 +26,7 @@ def cli() -> None:
 
     \b
     autoaccum probe model.py --target-batch 512
+    autoaccum verify model.py
     autoaccum env
     """
 
@@ -107,6 +108,36 @@ def probe(as_json: bool, out: str, quiet: bool, verbose: bool, **options: Any) -
 
 
 @cli.command()
+@click.argument("workload", metavar="FILE[:NAME]")
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict on stdout as JSON.")
+@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of the workload's RNGs.")
+@click.option("--timeout", type=float, default=600.0, show_default=True, metavar="SECONDS", help="For all of it.")
+@click.option("-q", "--quiet", is_flag=True, help="Show the verdict only.")
+@click.option("-v", "--verbose", is_flag=True, help="Show what the workload prints, and its tracebacks.")
+def verify(workload: str, as_json: bool, seed: int, timeout: float, quiet: bool, verbose: bool) -> None:
+    """Say whether accumulating equals the full batch, for the model and the loss in FILE.
+
+    The gradients of 12 rows are compared in float64 on the CPU, whole and in unequal micro-batches.
+
+    \b
+    Examples:
+      autoaccum verify model.py
+      autoaccum verify train.py:workload --json
+
+    Exit codes: 0 equivalent, 1 not equivalent, 2 inconclusive (or usage), 4 the workload raised.
+    """
+    from autoaccum import verification
+    from autoaccum.display import Display
+
+    display = Display(sys.stderr)
+    verdict = verification.run(workload, seed=seed, timeout=timeout, echo=display.echo if verbose else None)
+    click.echo(verification.as_json(verdict) if as_json else verdict.line)
+    for word, text in () if quiet else verification.details(verdict):
+        display.say(word, text)
+    raise click.exceptions.Exit(verdict.exit_code)
+
+
+@cli.command()
 @click.option(
     "--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu, cuda[:N] or virtual:SIZE."
 )
@@ -130,7 +161,7 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, _interrupt)  # a scheduler's way to say Ctrl-C
     verbose = any(argument in ("-v", "-qv", "-vq", "--verbose") for argument in sys.argv)
     try:
-        cli.main(standalone_mode=False)
+        code = cli.main(standalone_mode=False)
     except (AutoaccumError, Interrupted) as error:
         _fail(str(error), error.exit_code, getattr(error, "details", "") if verbose else "")
     except click.ClickException as error:
@@ -140,7 +171,7 @@ def main() -> NoReturn:
     except Exception as error:
         details = traceback.format_exc() if verbose else ""
         _fail(f"internal error: {type(error).__name__}: {error} (-v shows the traceback; please report it)", 1, details)
-    sys.exit(0)
+    sys.exit(code)
 
 
 def _print(text: str, folder: Path | None) -> None:

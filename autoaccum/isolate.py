@@ -25,12 +25,14 @@ from autoaccum import device as devices
 from autoaccum import errors
 from autoaccum.oom import cause_of_death
 from autoaccum.records import TRIAL_MARK, Budget, DeviceInfo, ModelInfo, Outcome, Sample, Trial
+from autoaccum.verdicts import Signs, Verdict
 
 _START_SECONDS = 120.0  # importing torch from a cold network disk takes its time
 _STOP_SECONDS = 5.0
 _TAIL_BYTES = 1 << 16
 
 Echo = Callable[[bytes], None]
+Lost = tuple[Outcome, str]  # how a worker ended in the middle of an order, and in words
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,18 +107,9 @@ class Worker:
         self.trials += 1
         # A trial of more updates than usual has as much more time.
         allowed_seconds = self._timeout_seconds * max(1.0, trial.updates / 2)
-        self._order({"number": number, "trial": asdict(trial)})
-        try:
-            content = self._answers.next(allowed_seconds)
-        except TimeoutError:
-            self.kill()
-            message = f"no answer within {allowed_seconds:g} s"
-            return Answer(sample=_lost(number, trial, Outcome.TIMED_OUT, message, self._printed.text()))
-        if content is None:
-            returncode = self._reap()
-            printed = self._printed.text()
-            outcome, message = cause_of_death(returncode, printed, smaller_ran=smaller_ran)
-            return Answer(sample=_lost(number, trial, outcome, message, printed))
+        content = self._ask({"number": number, "trial": asdict(trial)}, allowed_seconds, smaller_ran=smaller_ran)
+        if isinstance(content, tuple):
+            return Answer(sample=_lost(number, trial, *content, self._printed.text()))
         if content["last"]:
             self.close()
         return Answer(
@@ -124,6 +117,21 @@ class Worker:
             model=None if content["model"] is None else ModelInfo.from_dict(content["model"]),
             warnings=tuple(content["warnings"]),
         )
+
+    def verify(self) -> Verdict:
+        """Have the workload verified; raise what it raised, and for a worker that was lost over it."""
+        content = self._ask({"ask": "verify"}, self._timeout_seconds)
+        if isinstance(content, tuple):
+            mend = "" if content[0] is Outcome.FAILED else "; raise --timeout, or verify a smaller model"
+            raise errors.WorkloadError(f"verifying did not end: {content[1]}{mend}", details=self._printed.text())
+        if "error" in content:
+            raise getattr(errors, content["error"])(content["message"], details=content["details"])
+        return Verdict.from_dict(content["verdict"])
+
+    def couplings(self, largest_ok: int) -> Signs:
+        """Look whether samples see each other, at no more rows than ran; a worker lost over it saw nothing."""
+        content = self._ask({"ask": "couplings", "largest_ok": largest_ok}, self._timeout_seconds)
+        return Signs() if isinstance(content, tuple) else Signs.from_dict(content)
 
     def close(self) -> None:
         """Let the worker end by itself, and see that it does."""
@@ -172,6 +180,18 @@ class Worker:
             environment=content["environment"],
             warnings=tuple(content["warnings"]),
         )
+
+    def _ask(self, order: dict[str, Any], seconds: float, *, smaller_ran: bool = False) -> dict[str, Any] | Lost:
+        """Give the worker's answer, or how it was lost over it."""
+        self._order(order)
+        try:
+            content = self._answers.next(seconds)
+        except TimeoutError:
+            self.kill()
+            return Outcome.TIMED_OUT, f"no answer within {seconds:g} s"
+        if content is None:
+            return cause_of_death(self._reap(), self._printed.text(), smaller_ran=smaller_ran)
+        return content
 
     def _order(self, content: dict[str, Any]) -> None:
         if self._process.stdin is None:

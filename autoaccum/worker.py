@@ -19,13 +19,16 @@ import sys
 import threading
 import time
 from dataclasses import asdict
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from autoaccum._version import __version__
 from autoaccum.device import Device, open_device
 from autoaccum.device.base import budget_for
 from autoaccum.errors import AutoaccumError
 from autoaccum.records import TRIAL_MARK, Trial
+
+if TYPE_CHECKING:
+    from autoaccum.trial import Subject
 
 _PR_SET_PDEATHSIG = 1
 _GRACE_SECONDS = 5.0
@@ -68,6 +71,10 @@ def _serve(
     runner = Runner(subject, device, limit)
     while (order := orders.get()) is not None:
         os.write(2, TRIAL_MARK)
+        if "ask" in order:
+            with device.limited(limit):
+                _answer(answers, **_aside(order, subject, device))
+            continue
         sample = runner.run(order["number"], Trial.from_dict(order["trial"]))
         broken = not sample.ok and not _usable(device)
         model = None if subject.model_info is None else asdict(subject.model_info)
@@ -75,6 +82,20 @@ def _serve(
         _answer(answers, sample=asdict(sample), model=model, warnings=warnings, last=broken)
         if broken:
             return
+
+
+def _aside(order: dict[str, Any], subject: Subject, device: Device) -> dict[str, Any]:
+    """Answer what is no trial: does accumulating equal the full batch, and do samples see each other?"""
+    if order["ask"] == "couplings":
+        from autoaccum.couplings import signs_of
+
+        return asdict(signs_of(subject, device, order["largest_ok"]))
+    from autoaccum.equivalence import examine_subject
+
+    try:
+        return {"verdict": asdict(examine_subject(subject))}
+    except AutoaccumError as error:
+        return {"error": type(error).__name__, "message": str(error), "details": error.details}
 
 
 def environment() -> dict[str, Any]:

@@ -29,9 +29,10 @@ LAYERS = [
     ["accumulate"],
     ["stepper", "windows"],
     ["plans"],
-    ["trial"],
-    ["state", "ambient"],
-    ["subject", "objects"],
+    ["trial", "verdicts", "randomness", "hypotheses"],
+    ["state", "ambient", "gradients"],
+    ["subject", "objects", "culprits", "couplings"],
+    ["equivalence"],
     ["worker", "isolate"],
     ["lab"],
     ["search", "fit", "advice", "recipe"],
@@ -40,6 +41,7 @@ LAYERS = [
     ["report"],
     ["fingerprint", "cache"],
     ["pipeline", "environment", "display", "live"],
+    ["verification"],
     ["cli"],
     ["__init__", "__main__"],
 ]
@@ -89,7 +91,15 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         autoaccum.frobnicate  # noqa: B018
 
 
-@pytest.mark.parametrize("start", ["import autoaccum", "from autoaccum.cli import main", "import autoaccum.pipeline"])
+@pytest.mark.parametrize(
+    "start",
+    [
+        "import autoaccum",
+        "from autoaccum.cli import main",
+        "import autoaccum.pipeline",
+        "import autoaccum.verification",
+    ],
+)
 def test_the_front_door_is_light(start: str) -> None:
     heavy = "sorted({'torch', 'pandas', 'optuna', 'numpy', 'pynvml', 'rich'} & set(sys.modules))"
     done = subprocess.run(
@@ -138,6 +148,7 @@ def test_the_command_lines_surface_is_as_documented() -> None:
             "workload", "--target-batch", "--memory-budget", "--device", "--world-size", "--reference-batch", "--split",
             "--find-max", "--out", "--json", "--seed", "--timeout", "-q", "--quiet", "-v", "--verbose",
         ]),
+        "verify": sorted(["workload", "--json", "--seed", "--timeout", "-q", "--quiet", "-v", "--verbose"]),
         "env": ["--device", "--json"],
     }  # fmt: skip
 
