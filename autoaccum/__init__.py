@@ -12,28 +12,21 @@ One straight line, a room for each step:
     search.py     which size to try next, and when to stop
     fit.py        samples -> memory model and time model
     solve.py      models, budget and target -> ranked plans (plans.py)
-    couplings.py  do samples see each other? cheap signs of it, in the worker after the search
     confirm.py    the best plan once more, in a fresh process, as training will be
     planning.py   the line from search to confirm, for a file and for live objects
+    recipe.py     what the plan means for learning rate and warm-up
     report/       JSON, CSV
     pipeline.py   the line itself; advice.py says what to do when it ends without a plan
     cli.py        the command line; display.py shows progress
 
-The same for live objects, in the user's own process:
+Beside it, each with a map of its own:
 
-    objects.py    model, loss, optimizer and batch: a look at them, and what a trial trains
-    state.py      the objects as they were; ambient.py the random generators and settings of the process
-    cache.py      a plan in a file; fingerprint.py is what it depends on
-    live.py       the line, with everything put back at its end
+    training/     plan.stepper and plan.windows: the step that accumulates correctly
+    live/         autoaccum.plan: the same line for live objects, with everything put back at its end
+    equivalence/  autoaccum verify (verification.py): does accumulating equal the full batch?
 
-Beside it, `autoaccum verify` (verification.py): does accumulating equal the full batch?
-
-    equivalence.py  the examination, from a model, a loss and a batch to a Verdict (verdicts.py)
-    gradients.py    gradients of batches, each from the same state; randomness.py holds random draws still
-    hypotheses.py   what the loss is, from gradients alone; culprits.py finds the layer that couples samples
-
-records.py holds the values that cross rooms, errors.py the error tree with its exit codes, interrupts.py knows when a
-Ctrl-C may come through.
+records.py holds the values that cross rooms, errors.py the error tree with its exit codes, generators.py the random
+generators; interrupts.py knows when a Ctrl-C may come through.
 """
 
 from __future__ import annotations
@@ -45,6 +38,7 @@ from typing import TYPE_CHECKING, Any
 from autoaccum._version import __version__
 
 if TYPE_CHECKING:
+    from autoaccum.equivalence.verdicts import Verdict
     from autoaccum.errors import (
         AutoaccumError,
         AutoaccumWarning,
@@ -54,12 +48,11 @@ if TYPE_CHECKING:
         UsageError,
         WorkloadError,
     )
-    from autoaccum.live import plan
+    from autoaccum.live.planner import plan
     from autoaccum.pipeline import probe
     from autoaccum.plans import Plan
     from autoaccum.records import Outcome, Sample
     from autoaccum.report.record import Report
-    from autoaccum.verdicts import Verdict
     from autoaccum.verification import verify
     from autoaccum.workload import Workload
 
@@ -74,10 +67,10 @@ _HOMES = {
     "Report": "report.record",
     "Sample": "records",
     "UsageError": "errors",
-    "Verdict": "verdicts",
+    "Verdict": "equivalence.verdicts",
     "Workload": "workload",
     "WorkloadError": "errors",
-    "plan": "live",
+    "plan": "live.planner",
     "probe": "pipeline",
     "verify": "verification",
 }

@@ -23,9 +23,9 @@ from typing import Any, Self
 
 from autoaccum import device as devices
 from autoaccum import errors
+from autoaccum.equivalence.verdicts import Signs, Verdict
 from autoaccum.oom import cause_of_death
 from autoaccum.records import TRIAL_MARK, Budget, DeviceInfo, ModelInfo, Outcome, Sample, Trial
-from autoaccum.verdicts import Signs, Verdict
 
 _START_SECONDS = 120.0  # importing torch from a cold network disk takes its time
 _STOP_SECONDS = 5.0

@@ -1,7 +1,7 @@
 """Where trials are run: a Sample for every Trial.
 
 The lab of a file has one worker after another. Importing torch takes seconds, so a worker is kept until it dies, or
-until a fresh one is asked for. The lab of live objects is in live.py.
+until a fresh one is asked for. The lab of live objects is in live/planner.py.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from autoaccum.records import Record
 if TYPE_CHECKING:
     import torch
 
-    from autoaccum.stepper import Stepper
-    from autoaccum.windows import Window
+    from autoaccum.training.stepper import Stepper
+    from autoaccum.training.windows import Window
 
 
 def rank_share(target_batch: int, world_size: int) -> int:
@@ -94,7 +94,7 @@ class Plan(Record):
         ...     if not out.skipped:
         ...         scheduler.step()
         """
-        from autoaccum.stepper import Stepper
+        from autoaccum.training.stepper import Stepper
 
         return Stepper(
             model,
@@ -115,7 +115,7 @@ class Plan(Record):
         ...         for batch in window:
         ...             update.backward(loss(model, batch))
         """
-        from autoaccum.windows import windows
+        from autoaccum.training.windows import windows
 
         if self.world_size > 1:
             raise UsageError("plan.windows is for one process: with several ranks use plan.stepper")

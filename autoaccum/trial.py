@@ -19,11 +19,11 @@ from typing import Any, Protocol
 import torch
 
 from autoaccum import batch as batches
-from autoaccum.accumulate import checked
 from autoaccum.device import Device
 from autoaccum.errors import AutoaccumError
 from autoaccum.oom import is_oom
 from autoaccum.records import ModelInfo, Outcome, Sample, Trial
+from autoaccum.training.accumulate import checked
 from autoaccum.units import format_bytes
 
 

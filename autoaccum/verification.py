@@ -9,10 +9,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, overload
 
 from autoaccum import pipeline
+from autoaccum.equivalence.verdicts import Verdict
 from autoaccum.errors import UsageError
 from autoaccum.isolate import Echo, Worker, WorkerSpec
 from autoaccum.records import Request
-from autoaccum.verdicts import Verdict
 
 if TYPE_CHECKING:
     import torch
@@ -74,8 +74,8 @@ def details(verdict: Verdict) -> Iterator[tuple[str, str]]:
 def _live(model: Any, loss: Callable[[Any, Any], Any], batch: Any) -> Verdict:
     import torch
 
-    from autoaccum.ambient import Ambient
-    from autoaccum.equivalence import ROWS, examine, on_cpu
+    from autoaccum.equivalence.examine import ROWS, examine, on_cpu
+    from autoaccum.live.ambient import Ambient
 
     if not isinstance(model, torch.nn.Module):
         raise UsageError(f"the model is a {type(model).__name__}, not a torch.nn.Module")

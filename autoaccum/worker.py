@@ -87,10 +87,10 @@ def _serve(
 def _aside(order: dict[str, Any], subject: Subject, device: Device) -> dict[str, Any]:
     """Answer what is no trial: does accumulating equal the full batch, and do samples see each other?"""
     if order["ask"] == "couplings":
-        from autoaccum.couplings import signs_of
+        from autoaccum.equivalence.couplings import signs_of
 
         return asdict(signs_of(subject, device, order["largest_ok"]))
-    from autoaccum.equivalence import examine_subject
+    from autoaccum.equivalence.examine import examine_subject
 
     try:
         return {"verdict": asdict(examine_subject(subject))}

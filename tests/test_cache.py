@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import autoaccum
-from autoaccum import cache
+from autoaccum.live import cache
 from autoaccum.records import Budget, Request
 
 pytestmark = pytest.mark.usefixtures("fast_trials")
@@ -277,7 +277,7 @@ def test_autocast_makes_a_plan_stale(call: Call) -> None:
 
 def test_another_version_makes_a_plan_stale(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     call()
-    monkeypatch.setattr("autoaccum.fingerprint.__version__", "0")
+    monkeypatch.setattr("autoaccum.live.fingerprint.__version__", "0")
 
     with pytest.warns(autoaccum.AutoaccumWarning, match="another versions"):
         call()

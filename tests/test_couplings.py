@@ -10,11 +10,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from autoaccum.couplings import batch_norms, low_precision_gradients, warnings_for
 from autoaccum.device import open_device
+from autoaccum.equivalence.couplings import batch_norms, low_precision_gradients, warnings_for
+from autoaccum.equivalence.verdicts import Signs
 from autoaccum.isolate import Worker
 from autoaccum.records import Trial
-from autoaccum.verdicts import Signs
 from tests.conftest import WriteWorkload
 from tests.test_equivalence import by_class, classes, cross_entropy, info_nce, mlp, total
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 import autoaccum
 from autoaccum import Verdict
-from autoaccum.equivalence import examine
+from autoaccum.equivalence.examine import examine
 
 WEIGHTS = torch.tensor([1.0, 2.0, 7.0])
 Case = tuple[Callable[[], nn.Module], Callable[..., Any], Callable[[int], Any]]

@@ -17,7 +17,7 @@ from torch import nn
 
 import autoaccum
 from autoaccum.device.meter import LiveBytes
-from autoaccum.state import Snapshot
+from autoaccum.live.state import Snapshot
 from autoaccum.units import MIB
 
 from .everything import Restless, Subject, loss

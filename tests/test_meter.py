@@ -12,10 +12,10 @@ from torch import nn
 from autoaccum.device.live import open_live
 from autoaccum.device.meter import LiveBytes
 from autoaccum.errors import DeviceError
-from autoaccum.live import LiveLab
-from autoaccum.objects import LiveSubject, Objects
+from autoaccum.live.objects import LiveSubject, Objects
+from autoaccum.live.planner import LiveLab
+from autoaccum.live.state import Snapshot
 from autoaccum.records import Outcome, Sample, Trial
-from autoaccum.state import Snapshot
 from autoaccum.trial import Runner
 from autoaccum.units import GIB
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from autoaccum.ambient import Ambient
-from autoaccum.state import Snapshot
+from autoaccum.live.ambient import Ambient
+from autoaccum.live.state import Snapshot
 
 from .everything import Subject
 

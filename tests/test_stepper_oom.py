@@ -13,7 +13,7 @@ from torch import nn
 
 import autoaccum
 from autoaccum.errors import AutoaccumWarning, NothingFits
-from autoaccum.stepper import Stepper
+from autoaccum.training.stepper import Stepper
 from tests.training import (
     FEATURES,
     ROWS,

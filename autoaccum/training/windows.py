@@ -18,8 +18,8 @@ from typing import Any, Self
 import torch
 
 from autoaccum import batch as batches
-from autoaccum.accumulate import StepResult, Update
-from autoaccum.guards import as_optimizers, check_clip
+from autoaccum.training.accumulate import StepResult, Update
+from autoaccum.training.guards import as_optimizers, check_clip
 
 
 class WindowUpdate:

@@ -18,15 +18,15 @@ from typing import Any
 import torch
 
 from autoaccum import batch as batches
-from autoaccum.culprits import coupling_layer
+from autoaccum.equivalence.culprits import coupling_layer
+from autoaccum.equivalence.gradients import Bench, Gradient, with_tensors
+from autoaccum.equivalence.hypotheses import constant_term, counts, mismatch, relative, shares, solve
+from autoaccum.equivalence.randomness import label
+from autoaccum.equivalence.verdicts import Verdict, right, wrong
 from autoaccum.errors import AutoaccumError, NothingFits, UsageError, WorkloadError
-from autoaccum.gradients import Bench, Gradient, with_tensors
-from autoaccum.hypotheses import constant_term, counts, mismatch, relative, shares, solve
 from autoaccum.oom import is_oom
-from autoaccum.randomness import label
-from autoaccum.stepper import Loss
+from autoaccum.training.stepper import Loss
 from autoaccum.trial import Subject
-from autoaccum.verdicts import Verdict, right, wrong
 
 ROWS = 12
 _SPLITS = {6: (4, 2), 7: (5, 2), 8: (5, 3), 9: (4, 3, 2), 10: (5, 3, 2), 11: (5, 4, 2), 12: (5, 4, 3)}

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 
 from autoaccum import batch as batches
-from autoaccum.accumulate import StepResult, Update
 from autoaccum.errors import AutoaccumWarning, NothingFits, UsageError
-from autoaccum.guards import as_optimizers, check_clip, check_parameters
-from autoaccum.noise import NoiseScale
 from autoaccum.oom import is_oom
-from autoaccum.ranks import ranks_of
-from autoaccum.rewind import Rewind
+from autoaccum.training.accumulate import StepResult, Update
+from autoaccum.training.guards import as_optimizers, check_clip, check_parameters
+from autoaccum.training.noise import NoiseScale
+from autoaccum.training.ranks import ranks_of
+from autoaccum.training.rewind import Rewind
 
 Loss = Callable[[Any, Any], Any]
 

@@ -13,12 +13,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from autoaccum import batch as batches
 from autoaccum.device import Device
+from autoaccum.equivalence.gradients import Bench
+from autoaccum.equivalence.hypotheses import mismatch, relative, shares, solve
+from autoaccum.equivalence.randomness import label
+from autoaccum.equivalence.verdicts import Signs
 from autoaccum.generators import Generators
-from autoaccum.gradients import Bench
-from autoaccum.hypotheses import mismatch, relative, shares, solve
-from autoaccum.randomness import label
-from autoaccum.stepper import Loss
-from autoaccum.verdicts import Signs
+from autoaccum.training.stepper import Loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,19 +13,19 @@ from typing import Any
 
 import torch
 
-from autoaccum import cache as caches
-from autoaccum.ambient import Ambient
 from autoaccum.device.base import budget_for
 from autoaccum.device.live import LiveDevice, open_live
 from autoaccum.errors import AutoaccumError, AutoaccumWarning, DeviceError, UsageError, WorkloadError
-from autoaccum.fingerprint import fingerprint
 from autoaccum.interrupts import then_restore
-from autoaccum.objects import LiveSubject, Objects
+from autoaccum.live import cache as caches
+from autoaccum.live.ambient import Ambient
+from autoaccum.live.fingerprint import fingerprint
+from autoaccum.live.objects import LiveSubject, Objects
+from autoaccum.live.state import Snapshot
 from autoaccum.planning import find_plans
 from autoaccum.plans import Plan, rank_share
 from autoaccum.records import ModelInfo, Outcome, Request, Sample, Trial
 from autoaccum.solve import SPLITS
-from autoaccum.state import Snapshot
 from autoaccum.trial import Runner
 from autoaccum.units import format_bytes, parse_budget
 

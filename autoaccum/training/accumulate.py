@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autoaccum.errors import UsageError, WorkloadError
-from autoaccum.ranks import Alone, Ranks
+from autoaccum.training.ranks import Alone, Ranks
 
 if TYPE_CHECKING:
-    from autoaccum.noise import NoiseScale
+    from autoaccum.training.noise import NoiseScale
 
 Count = float | torch.Tensor
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from autoaccum import batch as batches
-from autoaccum.gradients import Bench, with_tensors
-from autoaccum.randomness import label
+from autoaccum.equivalence.gradients import Bench, with_tensors
+from autoaccum.equivalence.randomness import label
 
 _Prints = tuple[torch.Tensor | None, ...]
 _Call = tuple[str, _Prints, _Prints]  # a layer, and fingerprints of what went in and came out

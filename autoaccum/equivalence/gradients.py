@@ -17,9 +17,9 @@ import numpy
 import torch
 
 from autoaccum import batch as batches
-from autoaccum.accumulate import checked
-from autoaccum.randomness import Still
-from autoaccum.stepper import Loss, Stepper
+from autoaccum.equivalence.randomness import Still
+from autoaccum.training.accumulate import checked
+from autoaccum.training.stepper import Loss, Stepper
 
 _ENTRIES = 65536  # of each parameter: enough to tell gradients apart, and small for the largest
 

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 from autoaccum._version import __version__
-from autoaccum.ambient import autocast
 from autoaccum.batch import rows
 from autoaccum.errors import UsageError
-from autoaccum.objects import Objects
+from autoaccum.live.ambient import autocast
+from autoaccum.live.objects import Objects
 from autoaccum.records import DeviceInfo, Request
 
 _RATES = ("params", "lr", "initial_lr", "max_lr", "min_lr", "param_names")

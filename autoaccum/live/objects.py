@@ -16,8 +16,8 @@ import torch
 from autoaccum import batch as batches
 from autoaccum.device.live import LiveDevice
 from autoaccum.errors import UsageError
-from autoaccum.guards import as_optimizers, check_parameters
-from autoaccum.state import Snapshot
+from autoaccum.live.state import Snapshot
+from autoaccum.training.guards import as_optimizers, check_parameters
 from autoaccum.trial import Parts
 from autoaccum.workload import default_loss
 
