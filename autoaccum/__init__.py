@@ -7,7 +7,7 @@ One straight line, a room for each step:
     virtual/      a GPU that is not there: CUDA's memory, to the byte, on any Linux machine
     trial.py      real updates at one size give one Sample; oom.py knows every out-of-memory
     subject.py    what a trial trains, built from the file
-    worker.py     the child process that runs trials; isolate.py is the parent's side of it
+    worker.py     the child process that runs trials; isolate.py is the parent's side of it (and pipes.py)
     lab.py        one worker after another: a Sample for every Trial
     search.py     which size to try next, and when to stop
     fit.py        samples -> memory model and time model

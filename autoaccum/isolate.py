@@ -12,9 +12,6 @@ import select
 import signal
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,15 +20,14 @@ from typing import Any, Self
 
 from autoaccum import device as devices
 from autoaccum import errors
-from autoaccum.equivalence.verdicts import Signs, Verdict
+from autoaccum.equivalence.verdicts import Verdict
 from autoaccum.oom import cause_of_death
-from autoaccum.records import TRIAL_MARK, Budget, DeviceInfo, ModelInfo, Outcome, Sample, Trial
+from autoaccum.pipes import Echo, Lines, Tail
+from autoaccum.records import Budget, DeviceInfo, ModelInfo, Outcome, Sample, Trial
 
 _START_SECONDS = 120.0  # importing torch from a cold network disk takes its time
 _STOP_SECONDS = 5.0
-_TAIL_BYTES = 1 << 16
 
-Echo = Callable[[bytes], None]
 Lost = tuple[Outcome, str]  # how a worker ended in the middle of an order, and in words
 
 
@@ -86,8 +82,8 @@ class Worker:
         )
         os.close(write_fd)
         self._death = os.pidfd_open(self._process.pid)
-        self._answers = _Lines(read_fd, self._death)
-        self._printed = _Tail(self._process, echo)
+        self._answers = Lines(read_fd, self._death)
+        self._printed = Tail(self._process, echo)
         try:
             self.ready = self._begin(spec)
         except BaseException:
@@ -128,10 +124,10 @@ class Worker:
             raise getattr(errors, content["error"])(content["message"], details=content["details"])
         return Verdict.from_dict(content["verdict"])
 
-    def couplings(self, largest_ok: int) -> Signs:
-        """Look whether samples see each other, at no more rows than ran; a worker lost over it saw nothing."""
+    def couplings(self, largest_ok: int) -> tuple[str, ...]:
+        """Give the warnings of samples that see each other, from no more rows than ran; a lost worker saw none."""
         content = self._ask({"ask": "couplings", "largest_ok": largest_ok}, self._timeout_seconds)
-        return Signs() if isinstance(content, tuple) else Signs.from_dict(content)
+        return () if isinstance(content, tuple) else tuple(content["warnings"])
 
     def close(self) -> None:
         """Let the worker end by itself, and see that it does."""
@@ -155,7 +151,7 @@ class Worker:
         if self._process.stdin is not None:
             with suppress(OSError):
                 self._process.stdin.close()
-        self._printed.finish()
+        self._printed.finish(_STOP_SECONDS)
         self._answers.close()
         os.close(self._death)
 
@@ -209,72 +205,6 @@ class Worker:
     def _ended(self) -> bool:
         """Wait a little for the worker to end by itself, without reaping it."""
         return bool(select.select([self._death], [], [], _STOP_SECONDS)[0])
-
-
-class _Lines:
-    """JSON lines from a pipe, with a time limit, until the writer's death.
-
-    The end of file alone would not tell of it: what the user's code forked may hold the pipe open.
-    """
-
-    def __init__(self, fd: int, death: int) -> None:
-        self._fd = fd
-        self._rest = b""
-        self._poll = select.poll()
-        self._poll.register(fd, select.POLLIN)
-        self._poll.register(death, select.POLLIN)
-
-    def next(self, seconds: float) -> dict[str, Any] | None:
-        """Give the next line; None if there is no more to come."""
-        deadline = time.monotonic() + seconds
-        while b"\n" not in self._rest:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError
-            ready = {fd for fd, _ in self._poll.poll(min(left, 60.0) * 1000)}
-            if self._fd in ready:
-                chunk = os.read(self._fd, 1 << 16)
-                if not chunk:
-                    return None
-                self._rest += chunk
-            elif ready:
-                return None
-        line, self._rest = self._rest.split(b"\n", 1)
-        content: dict[str, Any] = json.loads(line)
-        return content
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-
-class _Tail(threading.Thread):
-    """Drains what the worker prints, so that it never blocks, and keeps the end of it."""
-
-    def __init__(self, process: subprocess.Popen[bytes], echo: Echo | None) -> None:
-        super().__init__(daemon=True)
-        self._stream = process.stdout
-        self._echo = echo
-        self._kept = b""
-        self.start()
-
-    def run(self) -> None:
-        if self._stream is None:
-            return
-        while chunk := os.read(self._stream.fileno(), 1 << 16):
-            self._kept = (self._kept + chunk)[-_TAIL_BYTES:]
-            if self._echo is not None:
-                self._echo(chunk.replace(TRIAL_MARK, b""))
-
-    def text(self) -> str:
-        """Give what was printed since the last trial began."""
-        return self._kept.rpartition(TRIAL_MARK)[2].decode(errors="replace")
-
-    def finish(self) -> None:
-        self.join(_STOP_SECONDS)
-        if self._stream is not None and not self.is_alive():
-            self._stream.close()
 
 
 def _lost(number: int, trial: Trial, outcome: Outcome, message: str, printed: str) -> Sample:

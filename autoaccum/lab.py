@@ -6,12 +6,14 @@ until a fresh one is asked for. The lab of live objects is in live/planner.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Protocol, Self
 
 from autoaccum.errors import WorkloadError
-from autoaccum.isolate import Echo, Ready, Worker, WorkerSpec
+from autoaccum.isolate import Ready, Worker, WorkerSpec
+from autoaccum.pipes import Echo
 from autoaccum.records import Budget, DeviceInfo, ModelInfo, Outcome, Sample, Trial
 
 
@@ -39,6 +41,9 @@ class Lab(Protocol):
 
     def as_in_training(self, limit_bytes: int) -> None:
         """Have the next trials run as the user's training will, under this limit."""
+
+    def couplings(self, largest_ok: int) -> Sequence[str]:
+        """Give the warnings of samples that see each other, from a look at no more rows than ran."""
 
     def warn(self, *warnings: str) -> None:
         """Keep what the user must be told, once."""
@@ -98,6 +103,10 @@ class WorkerLab:
         """Have the next trials run in processes set up as the user's training will be, under this limit."""
         self._spec = replace(self._spec, exact_meter=False, limit_bytes=limit_bytes)
         self._retire()
+
+    def couplings(self, largest_ok: int) -> Sequence[str]:
+        """Have the present worker look."""
+        return self._live_worker().couplings(largest_ok)
 
     def _retire(self) -> None:
         if self._worker is not None:

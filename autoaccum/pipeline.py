@@ -13,8 +13,9 @@ from autoaccum import search
 from autoaccum.errors import Interrupted, NothingFits, UsageError
 from autoaccum.fit import fit_memory
 from autoaccum.interrupts import undisturbed
-from autoaccum.isolate import Echo, WorkerSpec
+from autoaccum.isolate import WorkerSpec
 from autoaccum.lab import Watcher, WorkerLab
+from autoaccum.pipes import Echo
 from autoaccum.planning import find_plans
 from autoaccum.plans import Plan, rank_share
 from autoaccum.recipe import advice

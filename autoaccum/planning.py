@@ -20,9 +20,11 @@ def find_plans(request: Request, lab: Lab, device: DeviceInfo, budget: Budget) -
     plans = confirm(ranked(request, lab, budget), lab, device, budget)
     if not plans:
         raise no_plan(lab.samples, device, budget, lab.model)
-    lab.warn(*low_precision(plans[0], lab.model))
+    largest_ok = search.accumulating(lab.samples).largest_ok or 0
+    if plans[0].accumulation_steps > 1:
+        lab.warn(*lab.couplings(largest_ok), *low_precision(plans[0], lab.model))
     if request.split == "even":
-        lab.warn(*many_steps(plans[0], search.accumulating(lab.samples).largest_ok or 0))
+        lab.warn(*many_steps(plans[0], largest_ok))
     return plans
 
 

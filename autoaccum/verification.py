@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, overload
 from autoaccum import pipeline
 from autoaccum.equivalence.verdicts import Verdict
 from autoaccum.errors import UsageError
-from autoaccum.isolate import Echo, Worker, WorkerSpec
+from autoaccum.isolate import Worker, WorkerSpec
+from autoaccum.pipes import Echo
 from autoaccum.records import Request
 
 if TYPE_CHECKING:

@@ -87,9 +87,9 @@ def _serve(
 def _aside(order: dict[str, Any], subject: Subject, device: Device) -> dict[str, Any]:
     """Answer what is no trial: does accumulating equal the full batch, and do samples see each other?"""
     if order["ask"] == "couplings":
-        from autoaccum.equivalence.couplings import signs_of
+        from autoaccum.equivalence.couplings import warnings_of
 
-        return asdict(signs_of(subject, device, order["largest_ok"]))
+        return {"warnings": warnings_of(subject, device, order["largest_ok"])}
     from autoaccum.equivalence.examine import examine_subject
 
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +11,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+import autoaccum
 from autoaccum.device import open_device
-from autoaccum.equivalence.couplings import batch_norms, low_precision_gradients, warnings_for
-from autoaccum.equivalence.verdicts import Signs
+from autoaccum.equivalence.couplings import batch_norms, warnings_for
 from autoaccum.isolate import Worker
 from autoaccum.records import Trial
 from tests.conftest import WriteWorkload
@@ -22,6 +23,13 @@ CONTRASTIVE = """
     def loss(model, batch):
         z = nn.functional.normalize(model(batch[0]), dim=1)
         return nn.functional.cross_entropy(z @ z.T, torch.arange(len(z)))
+"""
+
+NO_MORE_THAN_8 = """
+    make_any_batch = make_batch
+    def make_batch(size):
+        if size > 8: raise MemoryError
+        return make_any_batch(size)
 """
 
 
@@ -85,32 +93,65 @@ def test_the_model_is_left_as_it_was() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_sixteen_bit_gradients_are_told() -> None:
-    assert low_precision_gradients(mlp().to(torch.bfloat16)) == "bfloat16"
-    assert low_precision_gradients(mlp()) is None
-    assert low_precision_gradients(mlp().half().requires_grad_(False)) is None
-
-
 def test_a_worker_gives_them_and_goes_on(start: Callable[..., Worker], workload: WriteWorkload) -> None:
     worker = start(workload(CONTRASTIVE))
 
     found = worker.couplings(largest_ok=8)
 
-    assert len(found.warnings) == 1
-    assert "not a sum over its samples" in found.warnings[0]
-    assert found.gradient_dtype is None
+    assert len(found) == 1
+    assert "not a sum over its samples" in found[0]
     assert worker.run(1, Trial(micro_batch=4), smaller_ran=False).sample.ok
 
 
 def test_a_worker_that_dies_of_them_gives_none(start: Callable[..., Worker], workload: WriteWorkload) -> None:
-    assert start(workload("def build_model(): os._exit(3)")).couplings(largest_ok=8) == Signs()
-    assert start(workload("def build_model(): sys.exit(3)")).couplings(largest_ok=8) == Signs()
+    assert start(workload("def build_model(): os._exit(3)")).couplings(largest_ok=8) == ()
+    assert start(workload("def build_model(): sys.exit(3)")).couplings(largest_ok=8) == ()
 
 
-def test_a_worker_tells_of_sixteen_bit_gradients(start: Callable[..., Worker], workload: WriteWorkload) -> None:
-    path = workload("""
-        def build_model(): return nn.Linear(64, 8).to(torch.bfloat16)
-        def make_batch(size): return torch.randn(size, 64).to(torch.bfloat16), torch.randint(8, (size,))
-    """)
+@pytest.mark.parametrize(
+    ("added", "words"),
+    [
+        (CONTRASTIVE, "not a sum over its samples"),
+        ("def build_model(): return nn.Sequential(nn.Linear(64, 8), nn.BatchNorm1d(8))", "layer 1 (BatchNorm1d)"),
+        (
+            """
+            def build_model(): return nn.Linear(64, 8).to(torch.bfloat16)
+            def make_batch(size): return torch.randn(size, 64).to(torch.bfloat16), torch.randint(8, (size,))
+            """,
+            "gradients are added up in bfloat16 over 4 micro-steps",
+        ),
+    ],
+)
+def test_a_probe_puts_them_into_the_report(added: str, words: str, workload: WriteWorkload) -> None:
+    path = workload(textwrap.dedent(added) + textwrap.dedent(NO_MORE_THAN_8))
 
-    assert start(path).couplings(largest_ok=8) == Signs(gradient_dtype="bfloat16")
+    report = autoaccum.probe(path, target_batch=32, device="cpu")
+
+    assert report.plan is not None
+    assert report.plan.accumulation_steps == 4
+    assert any(words in warning for warning in report.warnings), report.warnings
+
+
+def test_a_plan_of_one_step_is_not_warned_of(workload: WriteWorkload) -> None:
+    report = autoaccum.probe(workload(CONTRASTIVE), target_batch=8, device="cpu")
+
+    assert report.plan is not None
+    assert report.plan.accumulation_steps == 1
+    assert report.warnings == ()
+
+
+def test_live_objects_are_looked_at_too() -> None:
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        if len(batch[0]) > 8:
+            raise MemoryError
+        return cross_entropy(model, batch)
+
+    model = nn.Sequential(mlp(), nn.BatchNorm1d(3))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+
+    with pytest.warns(autoaccum.AutoaccumWarning, match=r"layer 1 \(BatchNorm1d\) normalises over one micro-batch"):
+        plan = autoaccum.plan(model, loss, classes, optimizer=optimizer, target_batch=32)
+
+    assert plan.accumulation_steps == 4
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

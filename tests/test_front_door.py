@@ -23,7 +23,7 @@ LAYERS = [
     ["errors", "interrupts"],
     ["units"],
     ["records", "virtual"],
-    ["oom", "generators"],
+    ["oom", "generators", "pipes"],
     ["workload", "batch", "device"],
     ["training"],
     ["plans"],

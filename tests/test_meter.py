@@ -131,7 +131,7 @@ def run(trial: Trial, room_bytes: int = GIB) -> tuple[Sample, int]:
     device = open_live(objects.device)
     subject = LiveSubject(objects, device, Snapshot(*objects.roots()), lambda: None)
     held = device.describe().overhead_bytes
-    return LiveLab(Runner(subject, device, held + room_bytes), device).run(trial), held
+    return LiveLab(Runner(subject, device, held + room_bytes), device, subject).run(trial), held
 
 
 def test_a_trial_beyond_the_limit_is_broken_off_before_it_gets_there() -> None:

@@ -16,7 +16,6 @@ from autoaccum.device import Device
 from autoaccum.equivalence.gradients import Bench
 from autoaccum.equivalence.hypotheses import mismatch, relative, shares, solve
 from autoaccum.equivalence.randomness import label
-from autoaccum.equivalence.verdicts import Signs
 from autoaccum.generators import Generators
 from autoaccum.training.stepper import Loss
 
@@ -29,14 +28,13 @@ _SPLIT = (3, 2)
 _LOOSE = 0.05  # half precision rounds, and a GPU adds in no fixed order
 
 
-def signs_of(subject: Subject, device: Device, largest_ok: int) -> Signs:
+def warnings_of(subject: Subject, device: Device, largest_ok: int) -> list[str]:
     """Look at the model of a worker's trials, which is built if it is not there yet; never raises."""
     try:
         parts = subject.parts()
-        found = warnings_for(parts.model, parts.loss, parts.make_batch, device, largest_ok)
-        return Signs(warnings=tuple(found), gradient_dtype=low_precision_gradients(parts.model))
+        return warnings_for(parts.model, parts.loss, parts.make_batch, device, largest_ok)
     except BaseException:  # the user's code may even call sys.exit()
-        return Signs()
+        return []
 
 
 def warnings_for(
@@ -71,14 +69,6 @@ def batch_norms(model: torch.nn.Module) -> list[str]:
         f"{layers[0]}{more} {verb} over one micro-batch at a time, not over the effective batch: keep micro-batches "
         f"large enough for it, freeze its statistics, or use GroupNorm (SyncBatchNorm joins ranks, not micro-batches)"
     ]
-
-
-def low_precision_gradients(model: torch.nn.Module) -> str | None:
-    """Give the name of the 16-bit type that gradients are added up in, if there is one."""
-    for parameter in model.parameters():
-        if parameter.requires_grad and parameter.dtype in (torch.bfloat16, torch.float16):
-            return str(parameter.dtype).removeprefix("torch.")
-    return None
 
 
 def _look(bench: Bench, batch: Any) -> list[str]:

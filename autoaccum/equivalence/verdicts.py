@@ -48,14 +48,6 @@ class Verdict(Record):
         return f"{self.verdict.replace('_', ' ')}  {self.sentence}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Signs(Record):
-    """What a cheap look after a search says of accumulating."""
-
-    warnings: tuple[str, ...] = ()
-    gradient_dtype: str | None = None  # "bfloat16" or "float16", where gradients are added up in it
-
-
 def right(kind: str, *, in_expectation: bool, reduced: bool, buffers: tuple[str, ...]) -> str:
     """Give the sentence for a loss whose micro-batches add up."""
     what = {"sum": "the loss is a sum with its count", "mean": "the loss is a mean over the samples"}[kind]

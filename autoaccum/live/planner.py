@@ -15,6 +15,7 @@ import torch
 
 from autoaccum.device.base import budget_for
 from autoaccum.device.live import LiveDevice, open_live
+from autoaccum.equivalence.couplings import warnings_for
 from autoaccum.errors import AutoaccumError, AutoaccumWarning, DeviceError, UsageError, WorkloadError
 from autoaccum.interrupts import then_restore
 from autoaccum.live import cache as caches
@@ -24,9 +25,10 @@ from autoaccum.live.objects import LiveSubject, Objects
 from autoaccum.live.state import Snapshot
 from autoaccum.planning import find_plans
 from autoaccum.plans import Plan, rank_share
+from autoaccum.recipe import low_precision
 from autoaccum.records import ModelInfo, Outcome, Request, Sample, Trial
 from autoaccum.solve import SPLITS
-from autoaccum.trial import Runner
+from autoaccum.trial import Runner, model_info
 from autoaccum.units import format_bytes, parse_budget
 
 _LOG = logging.getLogger("autoaccum")
@@ -103,10 +105,11 @@ class _Probe:
         self._snapshots.append(snapshot := Snapshot(*self._objects.roots()))
         torch.set_grad_enabled(True)
         subject = LiveSubject(self._objects, device, snapshot, check)
-        lab = LiveLab(Runner(subject, device, budget.limit_bytes), device)
+        lab = LiveLab(Runner(subject, device, budget.limit_bytes), device, subject)
         best = find_plans(self._request, lab, info, budget)[0]
         _LOG.info("plan %s", _in_words(best))
         self._warn(*([_REPEATED] if self._objects.make_batch is None else []), *device.warnings, *lab.warnings)
+        self._warn(*low_precision(best, model_info(subject.parts())))
         if self._cache is not None and key is not None:
             self._warn(*caches.save(self._cache, key, best, budget))
         return best
@@ -131,12 +134,13 @@ class _Probe:
 class LiveLab:
     """Runs trials in this process and keeps what they showed."""
 
-    def __init__(self, runner: Runner, device: LiveDevice) -> None:
+    def __init__(self, runner: Runner, device: LiveDevice, subject: LiveSubject) -> None:
         self.samples: list[Sample] = []
         self.warnings: list[str] = []
         self.model: ModelInfo | None = None  # it is part of what the process holds at the start
         self._runner = runner
         self._device = device
+        self._subject = subject
         self._confirming = False
 
     def run(self, trial: Trial, at_most: int | None = None) -> Sample:
@@ -157,6 +161,12 @@ class LiveLab:
         """Have the next trials show the time that training will take, under this limit."""
         self._runner.limit_bytes = limit_bytes
         self._confirming = True
+
+    def couplings(self, largest_ok: int) -> Sequence[str]:
+        """Look at the live objects; whatever that changes is put back with the rest."""
+        parts = self._subject.parts()
+        with self._device.limited(self._runner.limit_bytes):
+            return warnings_for(parts.model, parts.loss, parts.make_batch, self._device, largest_ok)
 
     def warn(self, *warnings: str) -> None:
         """Keep what the user must be told, once."""
