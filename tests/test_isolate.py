@@ -314,3 +314,22 @@ def test_a_closed_worker_leaves_no_file_descriptor(workload: WriteWorkload, star
 def test_a_device_that_is_not_there_is_the_workers_first_word() -> None:
     with pytest.raises(DeviceError, match="cuda"):
         Worker(WorkerSpec(device="cuda:63"), timeout_seconds=60)
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_a_frozen_part_stays_frozen_unless_the_whole_model_is_in_eval_mode(
+    mode: str, start: Start, workload: WriteWorkload
+) -> None:
+    path = workload(f"""
+        def build_model():
+            model = nn.Sequential(nn.Linear(64, 8), nn.BatchNorm1d(8).eval())
+            return model if {mode == "train"} else model.eval()
+
+        def loss(model, batch):
+            assert (model.training, model[1].training) == (True, {mode == "eval"})
+            return model(batch[0]).sum()
+    """)
+
+    sample = start(path).run(1, Trial(micro_batch=2), smaller_ran=False).sample
+
+    assert sample.ok, sample.message
