@@ -24,7 +24,7 @@ probe: $(VENV)/.installed
 	$(BIN)/autoaccum probe examples/gpt.py --target-batch 64 --memory-budget 1GiB
 
 test: lint
-	$(BIN)/python -m pytest -m "not gpu" --durations 10
+	$(BIN)/python -m pytest -m "not gpu" --durations 10 --numprocesses 2 --dist worksteal
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

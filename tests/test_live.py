@@ -25,6 +25,7 @@ from .everything import Restless, Subject, loss
 pytestmark = [
     pytest.mark.usefixtures("fast_trials"),
     pytest.mark.filterwarnings("ignore:batches were made by repeating"),
+    pytest.mark.filterwarnings("ignore:layer norm .BatchNorm1d. normalises"),
 ]
 
 

@@ -90,38 +90,38 @@ class Update:
         self._rows = rows
         self._divisor: Count | None = None
         self._count: Count = 0
-        self._loss_sum: torch.Tensor | None = None
+        self._seen: torch.Tensor | None = None  # the sum of the losses, divided by the divisor
         self._sizes: list[int] = []
         if self._noise is not None:
             self._noise.begin()
 
     def backward(self, loss: Any, rows: int, *, padding: bool = False) -> None:
         """Add the gradient of one micro-batch; `padding` only keeps this rank in step with others."""
-        loss_sum, count, is_mean = _sum_and_count(loss, rows)
+        value, count, is_mean = _value_and_count(loss, rows)
         if self._divisor is None:
             self._divisor = self._choose_divisor(count, rows, is_mean)
-        weighted = loss_sum * 0 if padding else loss_sum
-        scaled = weighted / self._divisor if self._scaler is None else self._scaler.scale(weighted / self._divisor)
-        torch.autograd.backward(scaled)
+        part = value * (rows / self._divisor) if is_mean else value / self._divisor
+        part = part * 0 if padding else part
+        torch.autograd.backward(part if self._scaler is None else self._scaler.scale(part))
         if padding:
             return
         if self._noise is not None:
             scale = 1.0 if self._scaler is None else self._scaler.get_scale()
             self._noise.micro_batch(count, self._divisor / scale)
         self._count = self._count + count
-        seen = loss_sum.detach()
-        self._loss_sum = seen if self._loss_sum is None else self._loss_sum + seen
+        seen = part.detach()
+        self._seen = seen if self._seen is None else self._seen + seen
         self._sizes.append(rows)
 
     def finish(self) -> StepResult:
         """Divide by the true count, unscale, clip, step and zero, once each."""
         parameters = self.trained()
         device = parameters[0].device
-        mine = torch.zeros((), device=device) if self._loss_sum is None else self._loss_sum
+        divisor = 1.0 if self._divisor is None else self._divisor
+        mine = torch.zeros((), device=device) if self._seen is None else self._seen * divisor
         loss_sum, count = self.ranks.total(mine, self._count)
         if count == 0:
             return self._end(loss_sum, count, None, skipped=True)
-        divisor = 1.0 if self._divisor is None else self._divisor
         self.ranks.reduce(parameters, divisor, count)
         self._guess = count / self.ranks.size
         before = None if self._scaler is None else self._scaler.get_scale()
@@ -165,8 +165,8 @@ class Update:
         return torch.where(guess > 0, guess, 1.0) if isinstance(guess, torch.Tensor) else guess or 1.0
 
 
-def _sum_and_count(loss: Any, rows: int) -> tuple[torch.Tensor, Count, bool]:
-    """Give the loss of a micro-batch as a sum and what it is summed over, after a look at it."""
+def _value_and_count(loss: Any, rows: int) -> tuple[torch.Tensor, Count, bool]:
+    """Give the loss of a micro-batch, what it is a mean or a sum over, and whether it is a mean; after a look at it."""
     if isinstance(loss, tuple) and len(loss) == 2:
         value, count = loss
         is_mean = False
@@ -180,7 +180,7 @@ def _sum_and_count(loss: Any, rows: int) -> tuple[torch.Tensor, Count, bool]:
     value = value.float() if value.dtype in (torch.float16, torch.bfloat16) else value  # a sum would overflow
     if is_mean and rows < 0:
         raise UsageError("the rows of this micro-batch cannot be counted: have loss return (loss_sum, count)")
-    return (value * rows if is_mean else value), count, is_mean
+    return value, count, is_mean
 
 
 def checked(loss: Any) -> torch.Tensor:
@@ -193,4 +193,4 @@ def checked(loss: Any) -> torch.Tensor:
         )
     if not loss.requires_grad:
         raise WorkloadError("loss(model, batch) returned a tensor without grad: was it detached, or under no_grad?")
-    return loss.reshape(())
+    return loss if loss.dim() == 0 else loss.reshape(())
