@@ -23,7 +23,7 @@ from autoaccum.device import Device
 from autoaccum.errors import AutoaccumError
 from autoaccum.oom import is_oom
 from autoaccum.records import ModelInfo, Outcome, Sample, Trial
-from autoaccum.training.accumulate import checked
+from autoaccum.training.accumulate import value_and_count
 from autoaccum.units import format_bytes
 
 
@@ -200,10 +200,8 @@ def _drop_gradients(parts: Parts) -> None:
 
 def _mean(loss: Any) -> torch.Tensor:
     """Give the mean loss of what the user's loss returned, after a look at it."""
-    if isinstance(loss, tuple) and len(loss) == 2:
-        mean: torch.Tensor = checked(loss[0]) / loss[1]
-        return mean
-    return checked(loss)
+    value, count, is_mean = value_and_count(loss, rows=1)
+    return value if is_mean else value / count
 
 
 def _first_line(error: BaseException) -> str:

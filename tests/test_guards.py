@@ -107,6 +107,7 @@ def test_a_plan_for_several_ranks_needs_a_wrapped_model() -> None:
         (lambda loss: (loss, "8"), "with '8' as count"),
         (lambda loss: (loss, -1), "with -1 as count"),
         (lambda loss: (loss, True), "with True as count"),
+        (lambda loss: (loss, torch.zeros(12, 5)), r"with a count of shape \(12, 5\): give one number"),
         (lambda loss: (loss, float("nan")), "with nan as count"),
         (lambda loss: {"loss": loss}, "returned dict"),
     ],

@@ -18,7 +18,7 @@ import torch
 
 from autoaccum import batch as batches
 from autoaccum.equivalence.randomness import Still
-from autoaccum.training.accumulate import checked
+from autoaccum.training.accumulate import value_and_count
 from autoaccum.training.stepper import Loss, Stepper
 
 _ENTRIES = 65536  # of each parameter: enough to tell gradients apart, and small for the largest
@@ -51,9 +51,9 @@ class Bench:
     def gradient(self, batch: Any, seed: int = 0) -> Gradient:
         """Give the gradient of the loss of `batch`; the seed is for draws that cannot be held."""
         with self._as_it_was(seed), self.still:
-            loss, count = _parts(self._loss(self.model, batch))
+            loss, count, is_mean = value_and_count(self._loss(self.model, batch), batches.rows(batch))
             torch.autograd.backward(loss)
-            return Gradient(vector=_sampled(self._trained), count=count)
+            return Gradient(vector=_sampled(self._trained), count=None if is_mean else float(count))
 
     def accumulated(self, micro_batches: Sequence[Any]) -> torch.Tensor:
         """Give the gradient that the real training step hands to the optimizer for these micro-batches."""
@@ -119,12 +119,6 @@ class _Recorder(torch.optim.Optimizer):
 def with_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """Give a copy of `value`, a batch, with every tensor changed."""
     return copy.deepcopy(value, {id(tensor): change(tensor) for _, tensor in batches.tensors(value)})
-
-
-def _parts(result: Any) -> tuple[torch.Tensor, float | None]:
-    """Give what the user's loss returned as a tensor and a count, after a look at it."""
-    loss, count = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
-    return checked(loss), None if count is None else float(count)
 
 
 def _sampled(parameters: Sequence[torch.nn.Parameter]) -> torch.Tensor:

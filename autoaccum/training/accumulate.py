@@ -97,7 +97,7 @@ class Update:
 
     def backward(self, loss: Any, rows: int, *, padding: bool = False) -> None:
         """Add the gradient of one micro-batch; `padding` only keeps this rank in step with others."""
-        value, count, is_mean = _value_and_count(loss, rows)
+        value, count, is_mean = value_and_count(loss, rows)
         if self._divisor is None:
             self._divisor = self._choose_divisor(count, rows, is_mean)
         part = value * (rows / self._divisor) if is_mean else value / self._divisor
@@ -165,25 +165,30 @@ class Update:
         return torch.where(guess > 0, guess, 1.0) if isinstance(guess, torch.Tensor) else guess or 1.0
 
 
-def _value_and_count(loss: Any, rows: int) -> tuple[torch.Tensor, Count, bool]:
+def value_and_count(loss: Any, rows: int) -> tuple[torch.Tensor, Count, bool]:
     """Give the loss of a micro-batch, what it is a mean or a sum over, and whether it is a mean; after a look at it."""
     if isinstance(loss, tuple) and len(loss) == 2:
         value, count = loss
         is_mean = False
         if isinstance(count, torch.Tensor):
+            if count.numel() != 1:
+                raise WorkloadError(
+                    f"loss returned (loss_sum, count) with a count of shape {tuple(count.shape)}: give one number, "
+                    f"or return the loss alone"
+                )
             count = count.detach().reshape(())
         elif isinstance(count, bool) or not isinstance(count, Real) or count < 0 or not math.isfinite(count):
             raise WorkloadError(f"loss returned (loss_sum, count) with {count!r} as count: give what it is summed over")
     else:
         value, count, is_mean = loss, rows, True
-    value = checked(value)
+    value = _checked(value)
     value = value.float() if value.dtype in (torch.float16, torch.bfloat16) else value  # a sum would overflow
     if is_mean and rows < 0:
         raise UsageError("the rows of this micro-batch cannot be counted: have loss return (loss_sum, count)")
     return value, count, is_mean
 
 
-def checked(loss: Any) -> torch.Tensor:
+def _checked(loss: Any) -> torch.Tensor:
     """Give the loss as a scalar, or raise with what is wrong with it."""
     if not isinstance(loss, torch.Tensor):
         raise WorkloadError(f"loss(model, batch) returned {type(loss).__name__}: return a tensor, or (loss_sum, count)")
