@@ -36,6 +36,11 @@ def no_plan(samples: Sequence[Sample], device: DeviceInfo, budget: Budget, model
             f"{size} did not survive: {smallest.message}; see whether it runs by itself, or lower --memory-budget",
             details=smallest.details,
         )
+    if budget.limit_bytes <= device.overhead_bytes:
+        held = format_bytes(device.overhead_bytes)
+        return NothingFits(
+            f"nothing fits the budget of {limit}: the process holds {held} before any trial; raise --memory-budget"
+        )
     needed = at_least(smallest, device, model)
     if needed < budget.limit_bytes:
         return NothingFits(

@@ -50,13 +50,14 @@ def rows(batch: Any) -> int:
     >>> rows({"ids": torch.zeros(8, 128), "labels": torch.zeros(8)})
     8
     """
-    found = [(name, tensor) for name, tensor in tensors(batch) if tensor.dim() > 0]
+    found = [(name, tensor.shape[0]) for name, tensor in tensors(batch) if tensor.dim() > 0]
+    found = found or [(name, array.shape[0]) for name, array in _arrays(batch)]
     if not found:
         raise UsageError(f"a batch of type {type(batch).__name__} has no rows to split by: {_BY_HAND}")
-    first, size = found[0][0], found[0][1].shape[0]
-    for name, tensor in found:
-        if tensor.shape[0] != size:
-            raise UsageError(f"{first} has {size} rows and {name} has {tensor.shape[0]}: {_BY_HAND}")
+    first, size = found[0]
+    for name, other in found:
+        if other != size:
+            raise UsageError(f"{first} has {size} rows and {name} has {other}: {_BY_HAND}")
     return int(size)
 
 
@@ -128,9 +129,18 @@ def _each(value: Any, size: int, change: Callable[[Any], Any]) -> Any:
         return change(value) if len(shape) > 0 and shape[0] == size else value
     if _movable(value):
         raise UsageError(f"a {type(value).__name__} cannot be split: {_BY_HAND}")
-    if isinstance(value, list | tuple) and len(value) == size and next(tensors(value), None) is None:
-        return change(value)  # a name for each sample, say
+    if isinstance(value, list) and len(value) == size and next(tensors(value), None) is None:
+        return change(value)  # a name for each sample, say; a tuple is more likely a size
     return _rebuild(value, lambda part: _each(part, size, change))
+
+
+def _arrays(batch: Any, name: str = "batch") -> Iterator[tuple[str, Any]]:
+    """Give what has rows without being a tensor: NumPy's arrays."""
+    if len(getattr(batch, "shape", ())) > 0:
+        yield name, batch
+    else:
+        for step, value in _children(batch):
+            yield from _arrays(value, name + step)
 
 
 def _movable(value: Any) -> bool:

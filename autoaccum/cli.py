@@ -130,7 +130,12 @@ def verify(workload: str, as_json: bool, seed: int, timeout: float, quiet: bool,
     from autoaccum.display import Display
 
     display = Display(sys.stderr)
-    verdict = verification.run(workload, seed=seed, timeout=timeout, echo=display.echo if verbose else None)
+    if not quiet:
+        display.waiting("comparing gradients")
+    try:
+        verdict = verification.run(workload, seed=seed, timeout=timeout, echo=display.echo if verbose else None)
+    finally:
+        display.close()
     click.echo(verification.as_json(verdict) if as_json else verdict.line)
     for word, text in () if quiet else verification.details(verdict):
         display.say(word, text)

@@ -27,15 +27,7 @@ def plan_line(plan: Plan, budget: Budget) -> str:
 
     plan  micro-batch 64 x 8 accumulation steps = 512    peak 19.6 of 20.3 GiB    101 samples/s
     """
-    sizes = str(plan.micro_batch)
-    if not plan.even:
-        larger = sum(size == plan.micro_batch for size in plan.micro_batches)
-        smaller = plan.micro_batches[-1]
-        sizes = f"{larger} x {plan.micro_batch} + {plan.accumulation_steps - larger} x {smaller}"
-    steps = f"{plan.accumulation_steps} accumulation step{'s' if plan.accumulation_steps > 1 else ''}"
-    ranks = f" x {plan.world_size} ranks" if plan.world_size > 1 else ""
-    product = f"micro-batch {sizes} x {steps}" if plan.even else f"micro-batches {sizes} in {steps}"
-    parts = [f"plan  {product}{ranks} = {plan.effective_batch}"]
+    parts = [f"plan  {plan}"]
     if plan.peak_bytes is not None:
         parts.append(f"peak {format_bytes(plan.peak_bytes)} of {format_bytes(budget.limit_bytes)}")
     if plan.samples_per_second is not None:
@@ -93,6 +85,12 @@ class Display:
         if sample.phase == "confirm":
             word = "[green]confirmed[/]" if sample.ok else "[yellow]not confirmed[/]"
         self._console.print(f"{sample.micro_batch:>11}  {peak:>10}  {bar}  {speed:>9}  {word}")
+
+    def waiting(self, text: str) -> None:
+        """Say on a terminal what is being waited for."""
+        if self._console.is_terminal and self._status is None:
+            self._status = self._console.status(text)
+            self._status.start()
 
     def close(self) -> None:
         """Take the state line away."""

@@ -113,7 +113,7 @@ def check(request: Request) -> None:
         numbers["--reference-batch"] = request.reference_batch
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise UsageError(f"{name} must be a whole number of 1 or more, not {value}")
+            raise UsageError(f"{name} must be a whole number of 1 or more, not {value!r}")
     if request.split not in SPLITS:
         raise UsageError(f'unknown split "{request.split}": use auto, even or uneven')
     if isinstance(request.timeout, str) or not 0 < request.timeout < float("inf"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Self
 
 from autoaccum.errors import UsageError
@@ -52,6 +53,15 @@ class Plan(Record):
         """Whether all micro-batches have the same size."""
         return len(set(self.micro_batches)) == 1
 
+    def __str__(self) -> str:
+        """Give the plan in words: "micro-batch 64 x 8 accumulation steps = 512"."""
+        steps = f"{self.accumulation_steps} accumulation step{'s' if self.accumulation_steps > 1 else ''}"
+        ranks = f" x {self.world_size} ranks" if self.world_size > 1 else ""
+        if self.even:
+            return f"micro-batch {self.micro_batch} x {steps}{ranks} = {self.effective_batch}"
+        sizes = " + ".join(f"{len(list(same))} x {size}" for size, same in groupby(self.micro_batches))
+        return f"micro-batches {sizes} in {steps}{ranks} = {self.effective_batch}"
+
     @classmethod
     def of(cls, *, target_batch: int, micro_batch: int, world_size: int = 1) -> Self:
         """Give the plan of those who know their numbers; the last micro-batch takes the rest.
@@ -61,7 +71,7 @@ class Plan(Record):
         """
         for name, value in (("target_batch", target_batch), ("micro_batch", micro_batch), ("world_size", world_size)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise UsageError(f"{name} must be a whole number of 1 or more, not {value}")
+                raise UsageError(f"{name} must be a whole number of 1 or more, not {value!r}")
         rank_batch = rank_share(target_batch, world_size)
         whole, rest = divmod(rank_batch, micro_batch)
         micro_batches = (micro_batch,) * whole + ((rest,) if rest else ())

@@ -83,6 +83,8 @@ def test_a_parameter_in_two_optimizers() -> None:
         ("holds none of the model's parameters", {"optimizer": sgd(classifier())}),
         ("clip must be a norm above 0", {"clip": 0}),
         ("clip must be a norm above 0", {"clip": float("nan")}),
+        ("not '1'", {"clip": "1"}),
+        ("scaler is a bool", {"scaler": True}),
         ("loss is a Tensor", {"loss": torch.zeros(1)}),
         ("model is a SimpleNamespace", {"model": SimpleNamespace(), "optimizer": sgd(classifier())}),
     ],

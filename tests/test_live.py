@@ -19,6 +19,7 @@ import autoaccum
 from autoaccum.device.meter import LiveBytes
 from autoaccum.live.state import Snapshot
 from autoaccum.units import MIB
+from autoaccum.workload import default_loss
 
 from .everything import Restless, Subject, loss
 
@@ -358,7 +359,7 @@ def test_the_confirming_trial_is_timed_without_the_count(caplog: pytest.LogCaptu
     # Two updates in the search, two counted and three timed ones to confirm.
     assert counted == [True] * 4 + [False] * 3
     assert [record.message.split(":")[0] for record in caplog.records[:-1]] == ["trial 1", "trial 2"]
-    assert caplog.records[-1].message.startswith("plan micro-batch 2 x 1 accumulation steps = 2, peak ")
+    assert caplog.records[-1].message.startswith("plan micro-batch 2 x 1 accumulation step = 2, peak ")
 
 
 def test_half_made_optimizer_state_is_gone_before_the_next_trial(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,7 +375,7 @@ def test_half_made_optimizer_state_is_gone_before_the_next_trial(monkeypatch: py
     monkeypatch.setattr(torch, "zeros_like", zeros_like)
     model = nn.Linear(16, 4)
 
-    found = autoaccum.plan(model, None, BATCH, optimizer=adam(model), target_batch=8)
+    found = autoaccum.plan(model, default_loss, BATCH, optimizer=adam(model), target_batch=8)
 
     assert found.micro_batch == 1
     assert len(calls) > 2
@@ -442,6 +443,7 @@ SPREAD = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
             "probe the plain model before wrapping it, the same on every rank, with world_size=N",
         ),
         ({"loss": 3}, "give a function"),
+        ({"loss": None}, "the loss is a NoneType: give a function"),
         ({"optimizer": None}, "NoneType is no optimizer"),
         ({"optimizer": []}, "there is no optimizer"),
         ({"optimizer": torch.optim.LBFGS(MODEL.parameters())}, "LBFGS evaluates the loss again and again"),
@@ -452,7 +454,14 @@ SPREAD = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
     ],
 )
 def test_what_cannot_be_probed_is_told_in_one_line(changed: dict[str, Any], told: str) -> None:
-    given = {"model": MODEL, "loss": None, "batch": BATCH, "optimizer": adam(MODEL), "target_batch": 8, **changed}
+    given = {
+        "model": MODEL,
+        "loss": default_loss,
+        "batch": BATCH,
+        "optimizer": adam(MODEL),
+        "target_batch": 8,
+        **changed,
+    }
 
     with pytest.raises(autoaccum.UsageError) as raised:
         autoaccum.plan(**given)
@@ -495,9 +504,9 @@ def test_connected_ranks_are_told_to_probe_before(monkeypatch: pytest.MonkeyPatc
 
 def test_inference_mode_is_told() -> None:
     with torch.inference_mode(), pytest.raises(autoaccum.UsageError, match=r"outside of torch\.inference_mode"):
-        autoaccum.plan(MODEL, None, BATCH, optimizer=adam(MODEL), target_batch=8)
+        autoaccum.plan(MODEL, default_loss, BATCH, optimizer=adam(MODEL), target_batch=8)
 
 
 def test_a_make_batch_of_the_wrong_size_is_told() -> None:
     with pytest.raises(autoaccum.WorkloadError, match=r"make_batch\(2\) returned batch\[0\] with 3 rows"):
-        autoaccum.plan(MODEL, None, lambda _: (torch.zeros(3, 16),), optimizer=adam(MODEL), target_batch=8)
+        autoaccum.plan(MODEL, default_loss, lambda _: (torch.zeros(3, 16),), optimizer=adam(MODEL), target_batch=8)

@@ -174,7 +174,7 @@ def test_the_loss_is_the_mean_of_the_whole_window() -> None:
     assert out.count == int(count)
     assert out.micro_batches == (10, 7, 7)
     assert out.grad_norm is None
-    assert "rows=10+7+7" in repr(out)
+    assert repr(out).endswith("skipped=False, 1 x 10 + 2 x 7)")
 
 
 def test_stale_gradients_are_dropped_and_none_are_left() -> None:
@@ -256,6 +256,73 @@ def test_micro_batches_of_ones_own_are_taken_as_they_are(given: Callable[[Any], 
 
     assert distance(model, reference) < 1e-12
     assert out.micro_batches == (11, 9, 4)
+
+
+def views(rows: int) -> list[dict[str, torch.Tensor]]:
+    """A batch as a loader collates pairs of dicts: a list that looks like micro-batches."""
+    inputs, labels = samples(rows)
+    return [{"x": inputs, "y": labels}, {"x": inputs + 1, "y": labels}]
+
+
+def of_views(model: nn.Module, batch: list[dict[str, torch.Tensor]]) -> torch.Tensor:
+    first, second = batch
+    return functional.cross_entropy(model(first["x"]) + model(second["x"]), first["y"])
+
+
+def test_a_batch_that_a_loader_collated_into_a_list_of_containers_is_one_batch() -> None:
+    torch.manual_seed(1)
+    model = classifier()
+    reference = copy.deepcopy(model)
+
+    step = plan_of(10, 7, 7).stepper(model, torch.optim.SGD(model.parameters(), 0.1), of_views)
+    outs = [step(views(ROWS)), step(views(5))]  # the second by what the first has told
+    full_batch(reference, torch.optim.SGD(reference.parameters(), 0.1), of_views, [views(ROWS), views(5)])
+
+    assert [out.micro_batches for out in outs] == [(10, 7, 7), (5,)]
+    assert distance(model, reference) < 1e-12
+
+
+def test_a_list_that_may_be_either_is_asked_about() -> None:
+    model = classifier()
+    step = plan_of(10, 7, 7).stepper(model, torch.optim.SGD(model.parameters(), 0.1), of_views)
+
+    with pytest.raises(autoaccum.UsageError, match=r"a list of 2 may be one batch or micro-batches: write step\(tuple"):
+        step(views(5))
+
+
+def test_a_shorter_last_list_of_micro_batches_is_taken_as_the_first_was() -> None:
+    model = classifier()
+    step = plan_of(10, 7, 7).stepper(model, torch.optim.SGD(model.parameters(), 0.1), mean_loss)
+
+    step([samples(12), samples(12)])
+
+    assert step([samples(4), samples(3)]).micro_batches == (4, 3)
+
+
+def test_arrays_of_numpy_are_split_and_counted() -> None:
+    model = classifier()
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        return mean_loss(model, (torch.as_tensor(batch[0]), torch.as_tensor(batch[1])))
+
+    inputs, labels = samples(ROWS)
+    out = plan_of(10, 7, 7).stepper(model, torch.optim.SGD(model.parameters(), 0.1), loss)(
+        (inputs.numpy(), labels.numpy())
+    )
+
+    assert out.micro_batches == (10, 7, 7)
+
+
+@pytest.mark.parametrize("batch", [samples(0), {"micro_batches": [samples(0), samples(0)]}])
+def test_nothing_to_learn_from_changes_nothing(batch: Any) -> None:
+    model = classifier()
+    before = copy.deepcopy(model)
+    step = plan_of(12, 12).stepper(model, torch.optim.AdamW(model.parameters()), mean_loss)
+
+    out = step(**batch) if isinstance(batch, dict) else step(batch)
+
+    assert out.skipped
+    assert distance(model, before) == 0
 
 
 def test_a_list_of_tensors_is_one_batch_as_a_loader_gives_it() -> None:

@@ -125,3 +125,16 @@ def test_micro_batches_go_to_the_device() -> None:
 def test_a_batch_larger_than_the_plans_is_refused() -> None:
     with pytest.raises(UsageError, match="plan takes 24"):
         list(plan_of(12, 12).windows([samples(30)]))
+
+
+def test_a_block_that_was_given_no_loss_says_so() -> None:
+    model = classifier()
+    (window,) = plan_of(12, 12).windows([samples(ROWS)])
+
+    def by_habit() -> None:
+        with window.update(torch.optim.SGD(model.parameters(), 0.1)):
+            for batch in window:
+                torch.autograd.backward(mean_loss(model, batch))
+
+    with pytest.raises(UsageError, match=r"no loss was given to update\.backward"):
+        by_habit()

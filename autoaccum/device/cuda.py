@@ -126,6 +126,10 @@ class CudaDevice:
 
 
 def memory_fraction(device: torch.device) -> float:
-    """Give the share of the device that the process may take; an older torch does not tell, then it is 1."""
+    """Give the share of the device that the process may take; 1 where torch does not tell.
+
+    An older torch cannot, and cudaMallocAsync gives something else.
+    """
     tell = getattr(torch.cuda, "get_per_process_memory_fraction", None)
-    return 1.0 if tell is None else float(tell(device))
+    fraction = 1.0 if tell is None else float(tell(device))
+    return fraction if 0 < fraction <= 1 else 1.0

@@ -82,8 +82,9 @@ def wrong(kind: str, culprit: str, *, pair: bool) -> str:
         "return (loss_sum, count) instead, with what it divides by as the count",
         "nonlinear": "the loss is not linear in the samples, such as the root of a mean: "
         "accumulate its mean before the root, or train it without accumulation",
-        "coupled": "the loss couples the samples of a batch, as contrastive, Dice and load-balancing losses do: "
-        "train it without accumulation, or with a method made for it, such as GradCache",
+        "coupled": "the loss adds up terms that are averaged differently (a mean and a sum, two masks), or couples the "
+        "samples of a batch (contrastive, Dice, load balancing): bring all terms over one count and return "
+        "(loss_sum, count), or train it without accumulation",
         "constant_term": "the loss adds a term that does not depend on the samples, such as an L2 penalty, "
         "to a sum, and so once for each micro-batch: add it times the count, or to a mean",
         "undefined": "the loss of a micro-batch is not finite, as a mean over no tokens is, where the full batch's is: "

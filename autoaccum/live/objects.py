@@ -19,7 +19,6 @@ from autoaccum.errors import UsageError
 from autoaccum.live.state import Snapshot
 from autoaccum.training.guards import as_optimizers, check_parameters
 from autoaccum.trial import Parts
-from autoaccum.workload import default_loss
 
 _WRAPPERS = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DataParallel", "DeepSpeedEngine"}
 _BEFORE_WRAPPING = "probe the plain model before wrapping it, the same on every rank, with world_size=N"
@@ -139,8 +138,6 @@ def _checked_model(model: Any) -> torch.nn.Module:
 
 
 def _checked_loss(loss: Any) -> Callable[[Any, Any], Any]:
-    if loss is None:
-        return default_loss
     if not callable(loss):
         raise UsageError(f"the loss is a {type(loss).__name__}: give a function loss(model, batch)")
     return loss  # type: ignore[no-any-return]

@@ -40,7 +40,7 @@ _REPEATED = (
 
 def plan(
     model: torch.nn.Module,
-    loss: Callable[[Any, Any], Any] | None,
+    loss: Callable[[Any, Any], Any],
     batch: Any,
     *,
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
@@ -99,7 +99,7 @@ class _Probe:
         if self._cache is not None and key is not None:
             found = caches.load(self._cache, key, self._request, budget)
             if isinstance(found, Plan):
-                _LOG.info("plan %s, from %s", _in_words(found), self._cache)
+                _LOG.info("plan %s, from %s", found, self._cache)
                 return found
             self._warn(*found)
         self._snapshots.append(snapshot := Snapshot(*self._objects.roots()))
@@ -107,7 +107,7 @@ class _Probe:
         subject = LiveSubject(self._objects, device, snapshot, check)
         lab = LiveLab(Runner(subject, device, budget.limit_bytes), device, subject)
         best = find_plans(self._request, lab, info, budget)[0]
-        _LOG.info("plan %s", _in_words(best))
+        _LOG.info("plan %s, peak %s", best, format_bytes(best.peak_bytes or 0))
         self._warn(*([_REPEATED] if self._objects.make_batch is None else []), *device.warnings, *lab.warnings)
         self._warn(*low_precision(best, model_info(subject.parts())))
         if self._cache is not None and key is not None:
@@ -190,7 +190,7 @@ def _checked(request: Request) -> Request:
     for name in ("target_batch", "world_size"):
         value = getattr(request, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise UsageError(f"{name} must be a whole number of 1 or more, not {value}")
+            raise UsageError(f"{name} must be a whole number of 1 or more, not {value!r}")
     if request.split not in SPLITS:
         raise UsageError(f'unknown split "{request.split}": use auto, even or uneven')
     rank_share(request.target_batch, request.world_size)
@@ -226,12 +226,7 @@ def _in_python(text: str) -> str:
     )
 
 
-def _in_words(found: Plan | Sample) -> str:
-    if isinstance(found, Plan):
-        peak = format_bytes(found.peak_bytes or 0)
-        ranks = "" if found.world_size == 1 else f" x {found.world_size} ranks"
-        start = f"micro-batch {found.micro_batch} x {found.accumulation_steps} accumulation steps{ranks}"
-        return f"{start} = {found.effective_batch}, peak {peak}"
-    seconds = "" if found.step_seconds is None else f", {found.step_seconds:.4g} s an update"
-    start = f"micro-batch {found.micro_batch}, {found.accumulation_steps} steps ({found.phase}): {found.outcome}"
-    return f"{start}, peak {format_bytes(found.device_used_bytes or 0)}{seconds}"
+def _in_words(sample: Sample) -> str:
+    seconds = "" if sample.step_seconds is None else f", {sample.step_seconds:.4g} s an update"
+    start = f"micro-batch {sample.micro_batch}, {sample.accumulation_steps} steps ({sample.phase}): {sample.outcome}"
+    return f"{start}, peak {format_bytes(sample.device_used_bytes or 0)}{seconds}"

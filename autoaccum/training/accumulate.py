@@ -10,7 +10,8 @@ a window is known only at its end; until then losses are divided by a guess of i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain, groupby
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,7 @@ class StepResult:
         self._grad_norm = grad_norm
         self.count = count  # samples, or what the loss counted, over all ranks
         self.skipped = skipped  # no step: the scaler found an overflow, or there was nothing to learn from
-        self.micro_batches = micro_batches  # the rows of each, on this rank
+        self.micro_batches = micro_batches  # the rows of each, on this rank; 0 where they cannot be counted
 
     @property
     def loss(self) -> float:
@@ -56,9 +57,9 @@ class StepResult:
         return None if self._grad_norm is None else self._grad_norm.item()
 
     def __repr__(self) -> str:
-        sizes = "+".join(map(str, self.micro_batches))
+        sizes = " + ".join(f"{len(list(same))} x {size}" for size, same in groupby(self.micro_batches))
         norm = "" if self._grad_norm is None else f", grad_norm={self.grad_norm:.4g}"
-        return f"StepResult(loss={self.loss:.4g}, count={self.count:g}{norm}, skipped={self.skipped}, rows={sizes})"
+        return f"StepResult(loss={self.loss:.4g}, count={self.count:g}{norm}, skipped={self.skipped}, {sizes})"
 
 
 class Update:
@@ -85,7 +86,7 @@ class Update:
 
     def begin(self, rows: int) -> None:
         """Start a window of so many rows; what gradients are there, from wherever, are dropped."""
-        for parameter in self._parameters:
+        for parameter in chain(self._parameters, held_by(self._optimizers)):
             parameter.grad = None
         self._rows = rows
         self._divisor: Count | None = None
@@ -94,6 +95,7 @@ class Update:
         self._sizes: list[int] = []
         if self._noise is not None:
             self._noise.begin()
+            self._scale = 1.0 if self._scaler is None else self._scaler.get_scale()
 
     def backward(self, loss: Any, rows: int, *, padding: bool = False) -> None:
         """Add the gradient of one micro-batch; `padding` only keeps this rank in step with others."""
@@ -106,41 +108,53 @@ class Update:
         if padding:
             return
         if self._noise is not None:
-            scale = 1.0 if self._scaler is None else self._scaler.get_scale()
-            self._noise.micro_batch(count, self._divisor / scale)
+            self._noise.micro_batch(count, self._divisor / self._scale)
         self._count = self._count + count
         seen = part.detach()
         self._seen = seen if self._seen is None else self._seen + seen
-        self._sizes.append(rows)
+        self._sizes.append(max(0, rows))
 
     def finish(self) -> StepResult:
         """Divide by the true count, unscale, clip, step and zero, once each."""
-        parameters = self.trained()
-        device = parameters[0].device
+        parameters = list(held_by(self._optimizers))  # some may have been added since
         divisor = 1.0 if self._divisor is None else self._divisor
-        mine = torch.zeros((), device=device) if self._seen is None else self._seen * divisor
+        mine = torch.zeros((), device=parameters[0].device) if self._seen is None else self._seen * divisor
         loss_sum, count = self.ranks.total(mine, self._count)
+        if not (math.isfinite(count) and count >= 0):
+            self.begin(0)
+            raise WorkloadError(f"loss returned (loss_sum, count) with counts that add up to {count:g}")
         if count == 0:
             return self._end(loss_sum, count, None, skipped=True)
         self.ranks.reduce(parameters, divisor, count)
         self._guess = count / self.ranks.size
-        before = None if self._scaler is None else self._scaler.get_scale()
-        if self._scaler is not None:
-            for optimizer in self._optimizers:
-                self._scaler.unscale_(optimizer)
+        if self._scaler is None:
+            return self._end(loss_sum, count, self._step(parameters, count), skipped=False)
+        return self._scaled_step(self._scaler, loss_sum, count, parameters)
+
+    def _step(self, parameters: Sequence[torch.Tensor], count: float) -> torch.Tensor | None:
+        norm = self._clipped(parameters, count)
+        for optimizer in self._optimizers:
+            optimizer.step()
+        return norm
+
+    def _scaled_step(
+        self, scaler: torch.amp.GradScaler, loss_sum: torch.Tensor, count: float, parameters: Sequence[torch.Tensor]
+    ) -> StepResult:
+        """Unscale and step as the scaler would, but all optimizers or none: one overflow spoils the norm of all."""
+        used = [each for each in self._optimizers if any(p.grad is not None for p in held_by([each]))]
+        for optimizer in used:
+            scaler.unscale_(optimizer)
+        overflow = scaler.is_enabled() and any(_overflowed(scaler, optimizer) for optimizer in used)
+        norm = None if overflow else self._clipped(parameters, count)
+        for optimizer in used if not overflow else ():
+            scaler.step(optimizer)
+        scaler.update()
+        return self._end(loss_sum, count, norm, skipped=overflow)
+
+    def _clipped(self, parameters: Sequence[torch.Tensor], count: float) -> torch.Tensor | None:
         if self._noise is not None:
             self._noise.window(parameters, count)
-        norm = None if self._clip is None else torch.nn.utils.clip_grad_norm_(parameters, self._clip)
-        for optimizer in self._optimizers:
-            optimizer.step() if self._scaler is None else self._scaler.step(optimizer)
-        if self._scaler is not None:
-            self._scaler.update()
-        skipped = before is not None and self._scaler is not None and self._scaler.get_scale() < before
-        return self._end(loss_sum, count, norm, skipped=skipped)
-
-    def trained(self) -> list[torch.Tensor]:
-        """Give what the optimizers hold now: parameters may have been added since."""
-        return [p for optimizer in self._optimizers for group in optimizer.param_groups for p in group["params"]]
+        return None if self._clip is None else torch.nn.utils.clip_grad_norm_(parameters, self._clip)
 
     def _end(self, loss_sum: torch.Tensor, count: float, norm: Any, *, skipped: bool) -> StepResult:
         result = StepResult(
@@ -165,6 +179,17 @@ class Update:
         return torch.where(guess > 0, guess, 1.0) if isinstance(guess, torch.Tensor) else guess or 1.0
 
 
+def held_by(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[torch.Tensor]:
+    """Give the parameters that the optimizers hold now."""
+    return (parameter for each in optimizers for group in each.param_groups for parameter in group["params"])
+
+
+def _overflowed(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> bool:
+    """Whether unscaling found gradients that are not finite; the scaler itself tells only after its update."""
+    found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+    return any(bool(flag.item()) for flag in found.values())
+
+
 def value_and_count(loss: Any, rows: int) -> tuple[torch.Tensor, Count, bool]:
     """Give the loss of a micro-batch, what it is a mean or a sum over, and whether it is a mean; after a look at it."""
     if isinstance(loss, tuple) and len(loss) == 2:
@@ -175,6 +200,10 @@ def value_and_count(loss: Any, rows: int) -> tuple[torch.Tensor, Count, bool]:
                 raise WorkloadError(
                     f"loss returned (loss_sum, count) with a count of shape {tuple(count.shape)}: give one number, "
                     f"or return the loss alone"
+                )
+            if count.requires_grad:
+                raise WorkloadError(
+                    "loss returned two values with gradients, taken for (loss_sum, count): add them up, or return one"
                 )
             count = count.detach().reshape(())
         elif isinstance(count, bool) or not isinstance(count, Real) or count < 0 or not math.isfinite(count):

@@ -49,12 +49,14 @@ def check_parameters(model: torch.nn.Module, optimizers: Sequence[torch.optim.Op
     return list(parameters.values())
 
 
-def check_clip(clip: float | None) -> None:
-    """Raise unless `clip` is a norm."""
+def check_options(clip: float | None, scaler: Any) -> None:
+    """Raise unless `clip` is a norm and `scaler` a GradScaler, where they are given."""
+    if scaler is not None and not callable(getattr(scaler, "unscale_", None)):
+        raise UsageError(f"scaler is a {type(scaler).__name__}: give a torch.amp.GradScaler")
     if clip is None:
         return
     if isinstance(clip, bool) or not isinstance(clip, int | float) or math.isnan(clip) or clip <= 0:
-        raise UsageError(f"clip must be a norm above 0 (inf only measures it), not {clip}")
+        raise UsageError(f"clip must be a norm above 0 (inf only measures it), not {clip!r}")
 
 
 def _check_gradient(name: str, parameter: torch.Tensor) -> None:

@@ -9,8 +9,10 @@ and its use for choosing a batch is disputed (arXiv 2505.23971), so no more than
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -26,9 +28,9 @@ class NoiseScale:
         self._noise: torch.Tensor | float = 0.0  # S
         self._signal: torch.Tensor | float = 0.0  # |G|^2
         self._square: torch.Tensor | None = None
-        for parameter in parameters:
-            if parameter.requires_grad:
-                parameter.register_hook(partial(_look, self))  # type: ignore[no-untyped-call]
+        look = partial(_look, weakref.ref(self))
+        hooks = [p.register_hook(look) for p in parameters if p.requires_grad]  # type: ignore[no-untyped-call]
+        weakref.finalize(self, _remove, hooks)
         self.begin()
 
     def begin(self) -> None:
@@ -67,6 +69,13 @@ class NoiseScale:
         return float(10 ** round(math.log10(noise / signal)))
 
 
-def _look(watcher: NoiseScale, gradient: torch.Tensor) -> None:
-    square = gradient.detach().float().square().sum()
-    watcher._square = square if watcher._square is None else watcher._square + square
+def _look(watching: weakref.ref[NoiseScale], gradient: torch.Tensor) -> None:
+    watcher = watching()
+    if watcher is not None:
+        square = gradient.detach().float().square().sum()
+        watcher._square = square if watcher._square is None else watcher._square + square
+
+
+def _remove(hooks: Sequence[Any]) -> None:
+    for hook in hooks:
+        hook.remove()

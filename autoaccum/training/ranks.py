@@ -1,9 +1,9 @@
 """How the ranks of one job make one update together: alone, as replicas (DDP), or as shards (FSDP2).
 
-Replicas exchange nothing during a window. All micro-batches run under `no_sync`, then the ranks agree on what they
-counted and reduce the gradients by hand: their numbers of micro-batches may differ, a rank that runs out of memory
-leaves no other waiting in a collective, and the window can be replayed. The price is that the reduction does not
-overlap with the last backward pass.
+Replicas exchange nothing during a window, unless the model itself does (SyncBatchNorm). All micro-batches run under
+`no_sync`, then the ranks agree on what they counted and reduce the gradients by hand: their numbers of micro-batches
+may differ, a rank that runs out of memory leaves no other waiting in a collective, and the window can be replayed. The
+price is that the reduction does not overlap with the last backward pass.
 
 Shards must gather parameters in every forward, so all ranks run the same number of micro-batches (some are padding),
 gradients are reduced in the last backward pass, and running out of memory cannot be recovered from.
@@ -40,8 +40,8 @@ class Ranks(Protocol):
     def backward(self, *, last: bool) -> AbstractContextManager[None]:
         """Surround forward and backward of one micro-batch."""
 
-    def any_failed(self, failed: bool) -> bool:
-        """Agree on whether some rank ran out of memory."""
+    def any_of(self, mine: bool) -> bool:
+        """Agree on whether it is so on some rank."""
 
     def total(self, loss_sum: torch.Tensor, count: Count) -> tuple[torch.Tensor, float]:
         """Give loss sum and count over all ranks."""
@@ -71,9 +71,9 @@ class Alone:
         """Surround it with nothing."""
         return nullcontext()
 
-    def any_failed(self, failed: bool) -> bool:
+    def any_of(self, mine: bool) -> bool:
         """Give what this process knows."""
-        return failed
+        return mine
 
     def total(self, loss_sum: torch.Tensor, count: Count) -> tuple[torch.Tensor, float]:
         """Give them as they are, the count as a number."""
@@ -92,6 +92,13 @@ class Replicas(Alone):
     """DistributedDataParallel: every rank has the whole model."""
 
     def __init__(self, model: DistributedDataParallel) -> None:
+        if model.static_graph:
+            raise UsageError("DDP with static_graph=True cannot leave out its reduction: make it without")
+        if model._comm_hooks:
+            raise UsageError("DDP's communication hooks are not used here: make it without")
+        # Layers that talk to other ranks must do so equally often on all of them.
+        self._in_step = any(isinstance(module, torch.nn.SyncBatchNorm) for module in model.modules())
+        self.recovers = not self._in_step
         self._model = model
         self._group = model.process_group
         self._device = next(model.parameters()).device
@@ -104,14 +111,18 @@ class Replicas(Alone):
             buffers = [buffer.detach() for buffer in self._model.module.buffers()]
             _exchange(buffers, lambda flat: dist.broadcast(flat, first, group=self._group))
 
+    def micro_batches(self, mine: int) -> int:
+        """Give what there is, unless ranks meet within micro-batches."""
+        return _most(mine, self._device, self._group) if self._in_step else mine
+
     def backward(self, *, last: bool) -> AbstractContextManager[None]:
         """Keep DDP from reducing: that is done once, by hand."""
         silence: AbstractContextManager[None] = self._model.no_sync()
         return silence
 
-    def any_failed(self, failed: bool) -> bool:
+    def any_of(self, mine: bool) -> bool:
         """Ask all ranks."""
-        return bool(self._summed([float(failed)])[0])
+        return bool(self._summed([float(mine)])[0])
 
     def total(self, loss_sum: torch.Tensor, count: Count) -> tuple[torch.Tensor, float]:
         """Add them up over the ranks."""
@@ -125,6 +136,8 @@ class Replicas(Alone):
             if ranks and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         gradients = _gradients(parameters)
+        if any(gradient.is_sparse for gradient in gradients):
+            raise UsageError("sparse gradients are not reduced over ranks: make the embedding with sparse=False")
         _multiply(gradients, float(divisor) / count)
         _exchange(gradients, lambda flat: dist.all_reduce(flat, group=self._group))
 
@@ -143,6 +156,8 @@ class Shards(Alone):
     def __init__(self, model: Any, rank_batch: int) -> None:
         self._model = model
         mesh = next(iter(model.parameters())).device_mesh
+        if mesh.ndim > 1:
+            raise UsageError("fully_shard over a mesh of several dimensions is not supported: shard over one")
         self._group = mesh.get_group()
         self._device = next(iter(model.parameters())).to_local().device
         self.size = dist.get_world_size(self._group)
@@ -151,9 +166,7 @@ class Shards(Alone):
 
     def micro_batches(self, mine: int) -> int:
         """Give the most that any rank has: a rank that stops early leaves the others waiting."""
-        most = torch.tensor(mine, device=self._device)
-        dist.all_reduce(most, dist.ReduceOp.MAX, group=self._group)
-        return int(most.item())
+        return _most(mine, self._device, self._group)
 
     def backward(self, *, last: bool) -> AbstractContextManager[None]:
         """Reduce in the last backward pass only."""
@@ -197,6 +210,16 @@ def _found(model: torch.nn.Module, rank_batch: int) -> Ranks:
     if any(isinstance(module, FullyShardedDataParallel) for module in model.modules()):
         raise UsageError("FullyShardedDataParallel is not supported: use fully_shard (FSDP2) or DDP")
     return Alone()
+
+
+def _most(mine: int, device: torch.device, group: Any) -> int:
+    """Give the most micro-batches that any rank has; raise on all of them where one has none to pad with."""
+    extremes = torch.tensor([mine, -mine], device=device)
+    dist.all_reduce(extremes, dist.ReduceOp.MAX, group=group)
+    most, least = int(extremes[0].item()), -int(extremes[1].item())
+    if most > 0 and least == 0:
+        raise UsageError("a rank has no rows while others have: give every rank a part of the batch")
+    return most
 
 
 def _gradients(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -18,8 +18,9 @@ from typing import Any, Self
 import torch
 
 from autoaccum import batch as batches
+from autoaccum.errors import UsageError
 from autoaccum.training.accumulate import StepResult, Update
-from autoaccum.training.guards import as_optimizers, check_clip
+from autoaccum.training.guards import as_optimizers, check_options
 
 
 class WindowUpdate:
@@ -28,6 +29,7 @@ class WindowUpdate:
     def __init__(self, window: Window, update: Update) -> None:
         self._window = window
         self._update = update
+        self._handed = False
         self.result: StepResult | None = None  # after the block
 
     def __enter__(self) -> Self:
@@ -36,14 +38,22 @@ class WindowUpdate:
 
     def backward(self, loss: Any) -> None:
         """Add the gradient of the present micro-batch: of a mean loss, or of `(loss_sum, count)`; once for each."""
+        if not self._window.current_rows:
+            raise UsageError("update.backward(loss) is for the loop over the window: for batch in window: ...")
+        self._handed = True
         self._update.backward(loss, self._window.current_rows)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        handed, self._handed = self._handed, False
         if error is not None:
             self._update.begin(0)
             return
+        if not handed:
+            raise UsageError(
+                "no loss was given to update.backward(loss) in this block: it takes the place of backward()"
+            )
         self.result = self._update.finish()
 
 
@@ -64,6 +74,7 @@ class Window:
         for part, size in zip(batches.split(self._batch, self.micro_batches), self.micro_batches, strict=True):
             self.current_rows = size
             yield part if self._device is None else batches.to_device(part, self._device)
+        self.current_rows = 0
 
     def update(
         self,
@@ -73,10 +84,9 @@ class Window:
         scaler: torch.amp.GradScaler | None = None,
     ) -> WindowUpdate:
         """Give the block in which this optimizer's gradients are collected; it steps once, at the block's end."""
-        check_clip(clip)
+        check_options(clip, scaler)
         optimizers = as_optimizers(optimizer)
-        parameters = [p for each in optimizers for group in each.param_groups for p in group["params"]]
-        return WindowUpdate(self, Update(parameters, optimizers, clip=clip, scaler=scaler))
+        return WindowUpdate(self, Update([], optimizers, clip=clip, scaler=scaler))
 
 
 def windows(
