@@ -36,6 +36,9 @@ PRELUDE = """
         assert distance(model, reference) < 1e-12, distance(model, reference)
 """
 
+# gloo's threads may abort a process that tears itself down while the other is still talking.
+END = "\ndist.barrier()\nsys.stdout.flush()\nos._exit(0)\n"
+
 Run = Callable[[str], None]
 
 
@@ -45,7 +48,7 @@ def together(tmp_path: Path) -> Run:
 
     def run(script: str) -> None:
         path = tmp_path / "script.py"
-        path.write_text(textwrap.dedent(PRELUDE) + textwrap.dedent(script) + "\ndist.destroy_process_group()\n")
+        path.write_text(textwrap.dedent(PRELUDE) + textwrap.dedent(script) + END)
         started = [
             subprocess.Popen(
                 [sys.executable, "-W", "ignore", path, str(rank), tmp_path / "store"],
@@ -86,22 +89,86 @@ def test_replicas_with_unequal_tokens_and_a_short_last_batch_are_exact(together:
 
 def test_a_replica_that_runs_out_of_memory_takes_the_other_back_with_it(together: Run) -> None:
     together("""
-        model = classifier(nn.BatchNorm1d(8)).eval()
-        reference = copy.deepcopy(model)
-        model = DDP(model)
-        calls = []
+        def trained(fails):
+            torch.manual_seed(1)
+            model = DDP(classifier(nn.BatchNorm1d(8), nn.Dropout(0.5)), broadcast_buffers=False)
+            torch.manual_seed(2 + rank)
+            calls = []
+            def loss(model, batch):
+                calls.append(len(batch[0]))
+                value = mean_loss(model, batch)
+                if fails and rank == 1 and len(calls) == 2:
+                    raise torch.OutOfMemoryError("out of memory")
+                return value
+            # Rank 1 runs smaller micro-batches from the first window on; rank 0 goes back with it.
+            plan = plan_of(*([6, 6] if fails or rank == 0 else [4, 4, 4]), world_size=2)
+            step = plan.stepper(model, torch.optim.SGD(model.parameters(), 0.1, 0.9), loss)
+            for seed in range(3):
+                step(share(samples(24, seed), 12))
+            return model, calls
+        model, calls = trained(True)
+        reference, _ = trained(False)
+        assert calls[:5] == ([6, 6, 6, 6, 6] if rank == 0 else [6, 6, 4, 4, 4]), calls
+        assert distance(model, reference) == 0
+        for mine, other in zip(model.buffers(), reference.buffers()):
+            assert torch.equal(mine, other)
+    """)
+
+
+def test_a_replica_that_fits_no_sample_ends_them_both(together: Run) -> None:
+    together("""
+        model = DDP(classifier())
         def loss(model, batch):
-            calls.append(len(batch[0]))
-            if rank == 1 and len(calls) == 2:
+            if rank == 1:
                 raise torch.OutOfMemoryError("out of memory")
             return mean_loss(model, batch)
-        step = plan_of(6, 6, world_size=2).stepper(model, torch.optim.SGD(model.parameters(), 0.1, 0.9), loss)
-        for seed in range(3):
-            step(share(samples(24, seed), 12))
-        assert calls[:5] == ([6, 6, 6, 6, 6] if rank == 0 else [6, 6, 4, 4, 4]), calls
-        optimizer = torch.optim.SGD(reference.parameters(), 0.1, 0.9)
-        full_batch(reference, optimizer, mean_loss, [samples(24, seed) for seed in range(3)])
+        step = plan_of(2, 2, world_size=2).stepper(model, torch.optim.SGD(model.parameters(), 0.1), loss)
+        try:
+            step(share(samples(8), 4))
+        except NothingFits as error:
+            assert ("another rank" if rank == 0 else "not even one sample") in str(error), error
+        else:
+            raise SystemExit("went on")
+    """)
+
+
+def test_layers_that_meet_keep_the_replicas_in_step(together: Run) -> None:
+    together("""
+        class Meeting(nn.SyncBatchNorm):  # the real one runs on GPUs only
+            def forward(self, x):
+                total = x.detach().sum().reshape(1)
+                dist.all_reduce(total)
+                return x + 0 * total
+        model = classifier(nn.Identity())
+        reference = copy.deepcopy(model)
+        model = DDP(model)
+        model.module[1] = Meeting(8, affine=False, track_running_stats=False)  # DDP itself refuses it on the CPU
+        step = plan_of(4, 4, 4, world_size=2).stepper(model, torch.optim.SGD(model.parameters(), 0.1), mean_loss)
+        step(share(samples(11), 8))  # two micro-batches here, one there
+        full_batch(reference, torch.optim.SGD(reference.parameters(), 0.1), mean_loss, [samples(11)])
         equal(model, reference)
+    """)
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        ("DDP(classifier(), static_graph=True)", "static_graph"),
+        ("hooked(DDP(classifier()))", "communication hooks"),
+    ],
+)
+def test_what_ddp_cannot_do_here_is_refused(made: str, words: str, together: Run) -> None:
+    together(f"""
+        def hooked(model):
+            model.register_comm_hook(None, lambda state, bucket: bucket.buffer())
+            return model
+        model = {made}
+        try:
+            plan_of(12, world_size=2).stepper(model, torch.optim.SGD(model.parameters(), 0.1), mean_loss)
+        except UsageError as error:
+            assert {words!r} in str(error), error
+        else:
+            raise SystemExit("accepted")
     """)
 
 
@@ -124,17 +191,31 @@ def test_a_parameter_that_only_one_replica_used_is_updated_on_both(together: Run
     """)
 
 
-def test_replicas_keep_the_first_ones_buffers(together: Run) -> None:
+def test_replicas_start_every_window_with_the_first_ones_buffers(together: Run) -> None:
     together("""
+        seen = []
         model = DDP(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5)).double())
-        step = plan_of(6, 6, world_size=2).stepper(model, torch.optim.SGD(model.parameters(), 0.1), mean_loss)
+        def loss(model, batch):
+            seen.append(model.module[1].running_mean.clone())
+            return mean_loss(model, batch)
+        step = plan_of(6, 6, world_size=2).stepper(model, torch.optim.SGD(model.parameters(), 0.1), loss)
         for seed in range(2):
             step(share(samples(24, seed), 12))
-        step._update.ranks.begin()
-        mean = model.module[1].running_mean
-        everywhere = [torch.zeros_like(mean) for _ in range(2)]
-        dist.all_gather(everywhere, mean)
-        assert torch.equal(*everywhere)
+        everywhere = [torch.zeros_like(seen[2]) for _ in range(2)]
+        dist.all_gather(everywhere, seen[2])  # as the second window began
+        assert torch.equal(*everywhere) and everywhere[0].norm() > 0
+        assert step._rewind._changing == {f"module.1.{name}" for name, _ in model.module[1].named_buffers()}
+    """)
+
+
+def test_a_buffer_that_never_changes_is_not_copied_for_every_window(together: Run) -> None:
+    together("""
+        inner = classifier()
+        inner.register_buffer("mask", torch.ones(1000))
+        model = DDP(inner)
+        step = plan_of(6, 6, world_size=2).stepper(model, torch.optim.SGD(model.parameters(), 0.1), mean_loss)
+        step(share(samples(24), 12))
+        assert step._rewind._changing == set()
     """)
 
 
@@ -169,6 +250,20 @@ def test_shards_with_unequal_numbers_of_micro_batches_are_exact(together: Run) -
         for out, want in zip(outs, expected):
             assert abs(out.loss - want.loss) < 1e-12 and out.count == want.count
             assert abs(out.grad_norm - want.grad_norm) < 1e-12
+    """)
+
+
+def test_a_shard_without_rows_is_refused_on_all(together: Run) -> None:
+    together("""
+        from torch.distributed.fsdp import fully_shard
+        model = fully_shard(classifier())
+        step = plan_of(6, 6, world_size=2).stepper(model, torch.optim.SGD(model.parameters(), 0.1), mean_loss)
+        try:
+            step(share(samples(12), 12))
+        except UsageError as error:
+            assert "a rank has no rows" in str(error), error
+        else:
+            raise SystemExit("accepted")
     """)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import math
 from collections.abc import Callable
 from typing import Any
@@ -160,6 +161,63 @@ def test_an_overflow_skips_the_step_and_says_so() -> None:
     assert out.skipped
     assert distance(model, before) == 0
     assert scaler.get_scale() == 2.0**119
+
+
+@pytest.mark.parametrize("clip", [None, 1.0])
+def test_an_overflow_in_one_optimizer_skips_them_all(clip: float | None) -> None:
+    model = classifier().float()
+    before = copy.deepcopy(model)
+    first, rest = list(model.parameters())[:2], list(model.parameters())[2:]
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        return mean_loss(model, batch) + (first[0].sum() * 1e38) * 10
+
+    inputs, labels = samples(ROWS)
+    step = plan_of(12, 12).stepper(
+        model, [torch.optim.AdamW(first), torch.optim.AdamW(rest)], loss, clip=clip, scaler=scaler
+    )
+    out = step((inputs.float(), labels))
+
+    assert out.skipped
+    assert distance(model, before) == 0
+    assert scaler.get_scale() == 2.0
+
+
+def test_an_optimizer_without_gradients_does_not_disturb_the_scaler() -> None:
+    model = classifier().float()
+    idle = nn.Linear(2, 2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    inputs, labels = samples(ROWS)
+
+    step = plan_of(12, 12).stepper(
+        model, [torch.optim.SGD(model.parameters(), 0.1), torch.optim.SGD(idle.parameters(), 0.1)], mean_loss,
+        scaler=scaler,
+    )  # fmt: skip
+
+    assert not step((inputs.float(), labels)).skipped
+
+
+def test_a_parameter_added_later_is_zeroed_and_trained_like_the_others() -> None:
+    torch.manual_seed(1)
+    model = classifier()
+    reference = copy.deepcopy(model)
+    extra = nn.Parameter(torch.ones(5, dtype=torch.float64))
+    twin = nn.Parameter(torch.ones(5, dtype=torch.float64))
+
+    def with_bias(bias: nn.Parameter) -> Callable[..., torch.Tensor]:
+        return lambda model, batch: functional.cross_entropy(model(batch[0]) + bias, batch[1])
+
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    step = plan_of(10, 7, 7).stepper(model, optimizer, with_bias(extra))
+    optimizer.add_param_group({"params": [extra]})
+    for seed in range(4):
+        step(samples(ROWS, seed))
+    both = torch.optim.SGD([*reference.parameters(), twin], 0.1)
+    full_batch(reference, both, with_bias(twin), [samples(ROWS, seed) for seed in range(4)])
+
+    assert torch.allclose(extra, twin, rtol=1e-12, atol=0)
+    assert distance(model, reference) < 1e-12
 
 
 def test_the_loss_is_the_mean_of_the_whole_window() -> None:
@@ -379,6 +437,40 @@ def test_the_noise_scale_is_known_as_a_power_of_ten() -> None:
         step(torch.randn(256, 1, dtype=torch.float64))
 
     assert step.noise_scale == 100.0  # 4 / (4 * 0.1^2)
+
+
+@pytest.mark.parametrize("scale", [None, 1024.0])
+def test_the_noise_scale_looks_at_what_is_trained_only_and_through_the_scaler(scale: float | None) -> None:
+    torch.manual_seed(0)
+    trained, other = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+    nn.init.constant_(trained.weight, 0.1)
+    nn.init.constant_(other.weight, 0.0)
+    model = nn.ModuleDict({"trained": trained, "other": other}).double()
+    optimizer = torch.optim.SGD(model["trained"].parameters(), 0.0)
+
+    def loss(model: Any, targets: torch.Tensor) -> torch.Tensor:
+        ones = torch.ones_like(targets)
+        return functional.mse_loss(model["trained"](ones) + model["other"](ones * 50), targets)
+
+    scaler = None if scale is None else torch.amp.GradScaler("cpu", init_scale=scale)
+    plan = Plan.of(target_batch=256, micro_batch=16)
+    step = plan.stepper(model, optimizer, loss, noise_scale=True, scaler=scaler)
+    for _ in range(200):
+        step(torch.randn(256, 1, dtype=torch.float64))
+
+    assert step.noise_scale == 100.0
+
+
+def test_the_hooks_of_the_noise_scale_go_with_the_stepper() -> None:
+    model = classifier()
+    step = plan_of(12, 12).stepper(model, torch.optim.SGD(model.parameters(), 0.1), mean_loss, noise_scale=True)
+    parameter = next(model.parameters())
+    assert parameter._backward_hooks
+
+    del step
+    gc.collect()
+
+    assert not parameter._backward_hooks
 
 
 def test_weights_are_updated_once_for_each_call() -> None:

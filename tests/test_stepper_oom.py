@@ -162,6 +162,36 @@ def test_micro_batches_of_ones_own_are_split_only_once_one_did_not_fit() -> None
     assert distance(model, reference) < 1e-12
 
 
+def test_the_size_never_grows_again() -> None:
+    model = classifier()
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        if len(batch[0]) == 12:
+            raise torch.OutOfMemoryError("out of memory")
+        return mean_loss(model, batch)
+
+    step = plan_of(4, 4, 4, 4, 4, 4).stepper(model, torch.optim.SGD(model.parameters(), 0.1), loss)
+    with pytest.warns(AutoaccumWarning, match="at most 4"):
+        step(micro_batches=[samples(12), samples(12)])
+
+    assert step(samples(ROWS)).micro_batches == (4,) * 6
+
+
+def test_a_ctrl_c_in_the_middle_of_a_window_leaves_no_gradients() -> None:
+    model = classifier()
+    calls = iter([False, True])
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        if next(calls):
+            raise KeyboardInterrupt
+        return mean_loss(model, batch)
+
+    with pytest.raises(KeyboardInterrupt):
+        plan_of(12, 12).stepper(model, torch.optim.SGD(model.parameters(), 0.1), loss)(samples(ROWS))
+
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
 def test_a_sample_that_does_not_fit_is_said() -> None:
     model = classifier()
 

@@ -138,3 +138,30 @@ def test_a_block_that_was_given_no_loss_says_so() -> None:
 
     with pytest.raises(UsageError, match=r"no loss was given to update\.backward"):
         by_habit()
+
+
+def test_a_loss_given_outside_of_the_loop_is_refused() -> None:
+    model = classifier()
+    (window,) = plan_of(12, 12).windows([samples(ROWS)])
+
+    def outside() -> None:
+        with window.update(torch.optim.SGD(model.parameters(), 0.1)) as update:
+            update.backward(mean_loss(model, samples(ROWS)))
+
+    with pytest.raises(UsageError, match="for the loop over the window"):
+        outside()
+
+
+def test_a_scaler_changes_nothing_in_a_window() -> None:
+    torch.manual_seed(1)
+    model = classifier()
+    reference = copy.deepcopy(model)
+    optimizer, scaler = torch.optim.Adam(model.parameters()), torch.amp.GradScaler("cpu", init_scale=1024.0)
+
+    for window in plan_of(10, 7, 7).windows([samples(ROWS), samples(13)]):
+        with window.update(optimizer, clip=0.1, scaler=scaler) as update:
+            for batch in window:
+                update.backward(mean_loss(model, batch))
+    full_batch(reference, torch.optim.Adam(reference.parameters()), mean_loss, [samples(ROWS), samples(13)], clip=0.1)
+
+    assert distance(model, reference) < 1e-12
