@@ -302,16 +302,24 @@ def test_the_weights_are_shares_of_what_the_loss_divides_by() -> None:
     [
         ((lambda: mlp(nn.Dropout(0.3)), cross_entropy, classes), "bernoulli_ in layer 1 (Dropout)"),
         ((mlp, dropped, classes), "bernoulli_ in the loss"),
-        ((mlp, diffusion, classes), "randint in the loss"),
         ((lambda: mlp(nn.RReLU()), cross_entropy, classes), "rrelu_with_noise in layer 1 (RReLU)"),
     ],
 )  # fmt: skip
-def test_random_draws_are_named_and_the_rest_is_equal_in_expectation(case: Case, op: str) -> None:
+def test_dropout_is_named_and_the_rest_is_equal_in_expectation(case: Case, op: str) -> None:
     found = judge(case)
 
     assert found.verdict == "equivalent", found
     assert op in found.random_ops
     assert "in expectation" in found.sentence
+
+
+def test_other_draws_are_held_at_their_means_and_the_limit_of_that_is_said() -> None:
+    found = judge((mlp, diffusion, classes))
+
+    assert found.verdict == "equivalent", found
+    assert "randint in the loss" in found.random_ops
+    assert "in expectation" not in found.sentence
+    assert "held at their means (if randint in the loss decides which rows meet, it was not seen)" in found.sentence
 
 
 def test_dropout_does_not_hide_a_coupling() -> None:

@@ -124,7 +124,7 @@ def _compare(bench: Bench, batch: Any, sizes: tuple[int, ...], dtype: torch.dtyp
                 f"the rows give the same gradient, so that wrong weights pass too: vary them {where}", **facts
             )
         kind = "mean" if full.count is None else "sum"
-        said = right(kind, in_expectation=bool(random_ops), reduced=error > _EXACT, buffers=facts["buffers"])
+        said = right(kind, random_ops=random_ops, reduced=error > _EXACT, buffers=facts["buffers"])
         return Verdict(verdict="equivalent", sentence=said, kind=kind, **facts)
     with bench.moved() if beside else nullcontext():
         kind, culprit = _diagnose(bench, batch, parts, weights, near)

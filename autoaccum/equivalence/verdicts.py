@@ -10,6 +10,7 @@ from autoaccum.records import Record
 Word = Literal["equivalent", "not_equivalent", "inconclusive"]
 
 _EXIT_CODES: dict[Word, int] = {"equivalent": 0, "not_equivalent": 1, "inconclusive": 2}
+_DROPOUTS = ("bernoulli", "native_dropout", "_fused_dropout", "_scaled_dot_product", "rrelu")  # for each sample alone
 _COUNTED = "return (loss_sum, count) instead"
 _NORMS = "use GroupNorm or LayerNorm in its place, or freeze its statistics with .eval()"
 
@@ -48,14 +49,15 @@ class Verdict(Record):
         return f"{self.verdict.replace('_', ' ')}  {self.sentence}"
 
 
-def right(kind: str, *, in_expectation: bool, reduced: bool, buffers: tuple[str, ...]) -> str:
+def right(kind: str, *, random_ops: tuple[str, ...], reduced: bool, buffers: tuple[str, ...]) -> str:
     """Give the sentence for a loss whose micro-batches add up."""
     what = {"sum": "the loss is a sum with its count", "mean": "the loss is a mean over the samples"}[kind]
     sentence = f"accumulated micro-batches give the full batch's gradient: {what}"
-    if in_expectation:
-        sentence = (
-            f"accumulated micro-batches give the full batch's gradient in expectation: {what}, and draws at random"
-        )
+    others = [op for op in random_ops if not op.startswith(_DROPOUTS)]
+    if others:
+        sentence += f", with its draws held at their means (if {others[0]} decides which rows meet, it was not seen)"
+    elif random_ops:
+        sentence = f"accumulated micro-batches give the full batch's gradient in expectation: {what}, and uses dropout"
     if reduced:
         sentence += " (to 1e-4: it computes in reduced precision)"
     if buffers:
