@@ -175,7 +175,7 @@ class Update:
             return self._rows or rows  # the true count, unless a rank or a micro-batch is missing
         if self._guess is not None:
             return self._guess
-        guess = count * (max(self._rows, rows) / max(1, rows))
+        guess = count * (max(self._rows, rows, 1) / max(rows, 1))  # rows may be unknown, and negative then
         return torch.where(guess > 0, guess, 1.0) if isinstance(guess, torch.Tensor) else guess or 1.0
 
 

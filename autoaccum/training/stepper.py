@@ -20,7 +20,7 @@ from autoaccum.oom import is_oom
 from autoaccum.training.accumulate import StepResult, Update, held_by
 from autoaccum.training.guards import as_optimizers, check_options, check_parameters
 from autoaccum.training.noise import NoiseScale
-from autoaccum.training.ranks import ranks_of
+from autoaccum.training.ranks import Shards, ranks_of
 from autoaccum.training.rewind import Rewind
 
 Loss = Callable[[Any, Any], Any]
@@ -47,7 +47,7 @@ class Stepper:
         optimizers = as_optimizers(optimizer)
         parameters = check_parameters(model, optimizers)
         ranks = ranks_of(model, world_size, sum(micro_batches))
-        if not ranks.recovers and (scaler is not None or noise_scale):
+        if isinstance(ranks, Shards) and (scaler is not None or noise_scale):
             raise UsageError(
                 "scaler and noise_scale do not work with fully_shard: train in bf16, and without noise_scale"
             )
