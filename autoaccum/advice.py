@@ -24,7 +24,8 @@ def no_plan(samples: Sequence[Sample], device: DeviceInfo, budget: Budget, model
             f"nothing fits the budget of {limit} for certain: what ran once did not run again in a fresh process; "
             f"raise --memory-budget, or see that nothing else takes the memory meanwhile"
         )
-    smallest = min(samples, key=lambda sample: sample.micro_batch)
+    ended = [sample for sample in samples if sample.outcome is not Outcome.FAILED]
+    smallest = min(ended, key=lambda sample: sample.micro_batch)
     size = f"micro-batch {smallest.micro_batch}"
     if smallest.outcome is Outcome.TIMED_OUT:
         return WorkloadError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from autoaccum import search
 from autoaccum.advice import many_steps, no_plan, shared_by_ranks
 from autoaccum.confirm import confirm
+from autoaccum.errors import WorkloadError
 from autoaccum.fit import fit_memory, fit_time
 from autoaccum.lab import Lab
 from autoaccum.plans import Plan, rank_share
@@ -41,7 +42,13 @@ def run_search(
     )
     while (trial := strategy(lab.samples, goal)) is not None:
         remaining = search.at_most(lab.samples, goal)
-        lab.run(trial, None if remaining is None else remaining + 1)  # the confirming trial follows
+        try:
+            lab.run(trial, None if remaining is None else remaining + 1)  # the confirming trial follows
+        except WorkloadError:
+            # BatchNorm refuses a single sample; where two did not fit, that is no news.
+            if trial.micro_batch > 1 or search.bracket(lab.samples).smallest_failed is None:
+                raise
+            return
 
 
 def ranked(request: Request, lab: Lab, budget: Budget) -> list[Plan]:

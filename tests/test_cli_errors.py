@@ -130,6 +130,17 @@ def test_a_model_larger_than_the_budget_fits_nothing(cli: Cli, workload: WriteWo
     assert "raise --memory-budget" in ran.error
 
 
+def test_a_model_that_needs_two_samples_and_fits_only_one_fits_nothing(cli: Cli, workload: WriteWorkload) -> None:
+    path = workload("""
+        def build_model(): return nn.Sequential(nn.Linear(64, 8), nn.BatchNorm1d(8))
+        def make_batch(size):
+            if size > 1: raise MemoryError
+            return torch.randn(size, 64), torch.randint(8, (size,))
+    """)
+
+    check(cli("probe", path, "--target-batch", "8", "--device", "cpu"), 3, "nothing fits")
+
+
 def test_a_budget_below_the_process_itself_fits_nothing(cli: Cli, workload: WriteWorkload) -> None:
     check(cli("probe", workload(), "--target-batch", "8", "--memory-budget", "50MiB", "--device", "cpu"), 3, "50.0 MiB")
 
