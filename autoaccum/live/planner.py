@@ -16,13 +16,13 @@ import torch
 from autoaccum.device.base import budget_for
 from autoaccum.device.live import LiveDevice, open_live
 from autoaccum.equivalence.couplings import warnings_for
-from autoaccum.errors import AutoaccumError, AutoaccumWarning, DeviceError, UsageError, WorkloadError
+from autoaccum.errors import AutoaccumError, AutoaccumWarning, UsageError, WorkloadError
 from autoaccum.interrupts import then_restore
 from autoaccum.live import cache as caches
 from autoaccum.live.ambient import Ambient
 from autoaccum.live.fingerprint import fingerprint
 from autoaccum.live.objects import LiveSubject, Objects
-from autoaccum.live.state import Snapshot
+from autoaccum.live.state import Snapshot, restore_all
 from autoaccum.planning import find_plans
 from autoaccum.plans import Plan, rank_share
 from autoaccum.recipe import low_precision
@@ -116,13 +116,8 @@ class _Probe:
 
     def restore(self) -> None:
         """Put everything back, whatever happened."""
-        try:
-            self._ambient.restore()  # first: the modes that it ends would count what is copied back
-            for snapshot in self._snapshots:
-                snapshot.restore()
-        except RuntimeError as error:
-            lost = "the device failed, and what the model held is lost: start a new process"
-            raise DeviceError(f"{lost} ({str(error).partition(chr(10))[0]})") from error
+        # The settings first: the modes that they end would count what is copied back.
+        restore_all(self._ambient.restore, *(snapshot.restore for snapshot in self._snapshots))
         if self._device is not None and len(self._snapshots) > 1:
             gc.collect()
             self._device.release()
