@@ -253,6 +253,38 @@ def test_what_the_loss_holds_is_restored_too() -> None:
     assert {key: after[key] for key in after if key != "rng"} == {key: before[key] for key in before if key != "rng"}
 
 
+class Summing(nn.Linear):
+    """Adds up what it gave, graph and all."""
+
+    total: torch.Tensor
+
+    def __init__(self, *, in_place: bool) -> None:
+        super().__init__(16, 4)
+        self.register_buffer("total", torch.zeros(()))
+        self.in_place = in_place
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        output = super().forward(inputs)
+        if self.in_place:
+            self.total += output.mean()
+        else:
+            self.total = self.total + output.mean()
+        return output
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_buffer_that_gathers_a_graph_is_as_before(in_place: bool) -> None:
+    model = Summing(in_place=in_place)
+    total, weight = model.total, model.weight.detach().clone()
+
+    found = autoaccum.plan(model, default_loss, BATCH, optimizer=adam(model), target_batch=8)
+
+    assert found.effective_batch == 8
+    assert model.total is total
+    assert (total.is_leaf, total.requires_grad, total.item()) == (True, False, 0.0)
+    assert torch.equal(model.weight, weight)
+
+
 def test_a_model_in_eval_mode_is_probed_in_training_mode_and_returns_to_eval() -> None:
     subject = Subject()
     subject.model.eval()
@@ -419,6 +451,16 @@ def adam(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.Adam(model.parameters())
 
 
+class Homemade:
+    """Steps like an optimizer."""
+
+    def __init__(self) -> None:
+        self.param_groups = [{"params": list(MODEL.parameters())}]
+
+    def step(self) -> None:
+        raise AssertionError
+
+
 MODEL = nn.Linear(16, 4)
 BATCH = torch.zeros(2, 16), torch.zeros(2, dtype=torch.long)
 SPREAD = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
@@ -445,6 +487,7 @@ SPREAD = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
         ({"loss": 3}, "give a function"),
         ({"loss": None}, "the loss is a NoneType: give a function"),
         ({"optimizer": None}, "NoneType is no optimizer"),
+        ({"optimizer": Homemade()}, "Homemade is no torch.optim.Optimizer, whose state plan() could put back"),
         ({"optimizer": []}, "there is no optimizer"),
         ({"optimizer": torch.optim.LBFGS(MODEL.parameters())}, "LBFGS evaluates the loss again and again"),
         ({"optimizer": adam(nn.Linear(2, 2))}, "the optimizer holds none of the model's parameters"),

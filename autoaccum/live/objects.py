@@ -40,7 +40,7 @@ class Objects:
         given = cls(
             model=_checked_model(model),
             loss=_checked_loss(loss),
-            optimizers=tuple(as_optimizers(optimizer)),
+            optimizers=_checked_optimizers(optimizer),
             make_batch=batch if callable(batch) else None,
             sample=None if callable(batch) else _checked_sample(batch),
         )
@@ -141,6 +141,17 @@ def _checked_loss(loss: Any) -> Callable[[Any, Any], Any]:
     if not callable(loss):
         raise UsageError(f"the loss is a {type(loss).__name__}: give a function loss(model, batch)")
     return loss  # type: ignore[no-any-return]
+
+
+def _checked_optimizers(optimizer: Any) -> tuple[torch.optim.Optimizer, ...]:
+    optimizers = tuple(as_optimizers(optimizer))
+    for each in optimizers:
+        if not isinstance(each, torch.optim.Optimizer):
+            raise UsageError(
+                f"{type(each).__name__} is no torch.optim.Optimizer, whose state plan() could put back: "
+                f"derive it from that class, or probe a file"
+            )
+    return optimizers
 
 
 def _checked_sample(sample: Any) -> Any:
