@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -124,6 +125,17 @@ def test_what_cannot_be_put_back_keeps_nothing_else_from_it() -> None:
 
     assert weight.tolist() == [0, 0]
     assert torch.equal(generator.get_state(), state)
+
+
+def test_what_is_imported_meanwhile_stays() -> None:
+    snapshot = Snapshot(sys.modules, {"inside": globals()})
+    sys.modules["autoaccum_new"] = sys
+    globals()["new"] = 1
+
+    snapshot.restore()
+
+    assert sys.modules.pop("autoaccum_new") is sys
+    assert globals().pop("new") == 1
 
 
 def test_a_device_is_blamed_only_if_it_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,14 @@
 """The user's live objects as they are now, to be put back bit for bit.
 
-From the roots (model, optimizers, loss) everything is reached that trials can change: the attributes of modules and
-optimizers, the containers in them, tensors with their values, gradients, hooks and flags. Objects keep their identity
-and tensors their memory; the values are kept on the host, so that a GPU's budget is not touched.
+From the roots (model, optimizers, what the loss holds) everything is reached that trials can change: the attributes of
+modules and optimizers, the containers in them, tensors with their values, gradients, hooks and flags. Objects keep
+their identity and tensors their memory; the values are kept on the host, so that a GPU's budget is not touched. What
+is of no kind known here is not looked into.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,6 +21,9 @@ from autoaccum.errors import AutoaccumError, DeviceError
 
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")  # dicts that a tensor gets with its first hook
 _Container = dict[Any, Any] | list[Any] | set[Any] | deque[Any]
+_KINDS = (
+    torch.Tensor, torch.nn.Module, torch.optim.Optimizer, torch.Generator, dict, list, deque, set, tuple,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,9 @@ class Snapshot:
             parts = list(self._save(value))
             if parts:
                 self._seen[id(value)] = value
-                waiting.extend(parts)
+                waiting.extend(
+                    part for part in parts if isinstance(part, _KINDS)
+                )  # a list may hold millions of numbers
 
     def _save(self, value: object) -> Iterator[object]:
         """Save one object; give what else hangs on it, itself included if it need not be seen again."""
@@ -90,7 +97,7 @@ class Snapshot:
         elif isinstance(value, torch.Generator):
             self._generators.append((value, value.get_state()))
             yield value
-        elif isinstance(value, dict):
+        elif isinstance(value, dict) and not _is_namespace(value):
             self._containers.append((value, dict(value)))
             yield from (value, *value.values())
         elif isinstance(value, list | deque):
@@ -159,6 +166,11 @@ def _first_line(error: Exception) -> str:
 
 def _name(tensor: torch.Tensor) -> str:
     return f"a tensor of shape {tuple(tensor.shape)}"
+
+
+def _is_namespace(value: dict[Any, Any]) -> bool:
+    """Whether it is a dict of Python's own, in which what trials import must stay."""
+    return value is sys.modules or "__builtins__" in value
 
 
 def _host_copy(storage: torch.UntypedStorage) -> torch.UntypedStorage:
