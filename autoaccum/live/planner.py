@@ -93,11 +93,11 @@ class _Probe:
     def run(self, check: Callable[[], None]) -> Plan:
         """Give the plan of the cache, else the one that trials find; `check` raises after a Ctrl-C."""
         device = self._device = open_live(self._objects.device)
-        info = device.describe()
+        info, held_bytes = device.describe(), device.held_bytes()
         budget = budget_for(device, info, self._request.memory_budget)
         key = None if self._cache is None else fingerprint(self._objects, self._request, info)
         if self._cache is not None and key is not None:
-            found = caches.load(self._cache, key, self._request, budget)
+            found = caches.load(self._cache, key, self._request, budget, held_bytes)
             if isinstance(found, Plan):
                 _LOG.info("plan %s, from %s", found, self._cache)
                 return found
@@ -111,7 +111,7 @@ class _Probe:
         self._warn(*([_REPEATED] if self._objects.make_batch is None else []), *device.warnings, *lab.warnings)
         self._warn(*low_precision(best, model_info(subject.parts())))
         if self._cache is not None and key is not None:
-            self._warn(*caches.save(self._cache, key, best, budget))
+            self._warn(*caches.save(self._cache, key, best, budget, held_bytes))
         return best
 
     def restore(self) -> None:
