@@ -76,22 +76,25 @@ def _live(model: Any, loss: Callable[[Any, Any], Any], batch: Any) -> Verdict:
     import torch
 
     from autoaccum.equivalence.examine import ROWS, examine, on_cpu
+    from autoaccum.interrupts import then_restore
     from autoaccum.live.ambient import Ambient
+    from autoaccum.live.objects import generators_of, held_by
+    from autoaccum.live.state import Snapshot, restore_all
 
     if not isinstance(model, torch.nn.Module):
         raise UsageError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
     if isinstance(model, torch.nn.parallel.DistributedDataParallel):
         model = model.module
-    ambient = Ambient()
-    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
-    try:
-        for parameter, _ in gradients:
+    copied = on_cpu(model)
+    ambient, snapshot = Ambient(), Snapshot(model, *held_by(loss), *generators_of(batch))
+
+    def work(_: Callable[[], None]) -> Verdict:
+        for parameter in model.parameters():
             parameter.grad = None  # a loss that uses the model itself, not the one it is given, would add to it
-        return examine(on_cpu(model), loss, batch(ROWS) if callable(batch) else batch)
-    finally:
-        for parameter, gradient in gradients:
-            parameter.grad = gradient
-        ambient.restore()
+        return examine(copied, loss, batch(ROWS) if callable(batch) else batch)
+
+    verdict: Verdict = then_restore(work, lambda: restore_all(ambient.restore, snapshot.restore))
+    return verdict
 
 
 def _numbers(weights: tuple[float, ...]) -> str:

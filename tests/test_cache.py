@@ -15,12 +15,14 @@ from torch import nn
 
 import autoaccum
 from autoaccum.live import cache
+from autoaccum.live.fingerprint import _source
 from autoaccum.records import Budget, Request
 
 pytestmark = pytest.mark.usefixtures("fast_trials")
 
 REQUEST = Request(workload="x", target_batch=8)
 BUDGET = Budget(limit_bytes=1000, reserve_bytes=0, source="user")
+HELD = 500
 KEY = {"model": "a", "loss": "b"}
 PLAN = autoaccum.Plan(
     micro_batch=4,
@@ -38,21 +40,21 @@ PLAN = autoaccum.Plan(
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "plan.json"
-    assert cache.save(path, KEY, PLAN, BUDGET) == []
+    assert cache.save(path, KEY, PLAN, BUDGET, HELD) == []
     return path
 
 
 def test_what_was_saved_is_loaded(path: Path) -> None:
-    assert cache.load(path, KEY, REQUEST, BUDGET) == PLAN
+    assert cache.load(path, KEY, REQUEST, BUDGET, HELD) == PLAN
     assert list(path.parent.iterdir()) == [path]
 
 
 def test_a_missing_file_is_no_warning(tmp_path: Path) -> None:
-    assert cache.load(tmp_path / "none", KEY, REQUEST, BUDGET) == []
+    assert cache.load(tmp_path / "none", KEY, REQUEST, BUDGET, HELD) == []
 
 
 def test_another_key_is_told_by_name(path: Path) -> None:
-    assert cache.load(path, {"model": "other", "loss": "b"}, REQUEST, BUDGET) == [
+    assert cache.load(path, {"model": "other", "loss": "b"}, REQUEST, BUDGET, HELD) == [
         f"{path} was made for another model: the plan in it is not used, and a new one takes its place"
     ]
 
@@ -86,7 +88,12 @@ def plan_with(**changed: Any) -> Callable[[Path], None]:
         corrupt(lambda content: content.update(plan=None)),
         corrupt(lambda content: content.update(plan=[])),
         corrupt(lambda content: content.update(plan={})),
+        corrupt(lambda content: content.update(schema=1)),
         corrupt(lambda content: content.update(limit_bytes="many")),
+        corrupt(lambda content: content.update(limit_bytes=None)),
+        corrupt(lambda content: content.update(held_bytes=None)),
+        corrupt(lambda content: content.update(held_bytes=-1)),
+        corrupt(lambda content: content.update(held_bytes=1.5)),
         plan_with(micro_batch="4"),
         plan_with(micro_batch=3),
         plan_with(micro_batches=4),
@@ -106,7 +113,7 @@ def plan_with(**changed: Any) -> Callable[[Path], None]:
 def test_a_corrupt_file_is_told_and_not_used(path: Path, spoil: Callable[[Path], None]) -> None:
     spoil(path)
 
-    told = cache.load(path, KEY, REQUEST, BUDGET)
+    told = cache.load(path, KEY, REQUEST, BUDGET, HELD)
 
     assert isinstance(told, list)
     assert told[0].endswith("the plan in it is not used, and a new one takes its place")
@@ -125,14 +132,22 @@ def test_a_corrupt_file_is_told_and_not_used(path: Path, spoil: Callable[[Path],
     ],
 )
 def test_a_plan_is_used_while_it_suits_the_memory_there_is(path: Path, limit: int, source: str, used: bool) -> None:
-    found = cache.load(path, KEY, REQUEST, Budget(limit_bytes=limit, reserve_bytes=0, source=source))
+    found = cache.load(path, KEY, REQUEST, Budget(limit_bytes=limit, reserve_bytes=0, source=source), HELD)
+
+    assert (found == PLAN) is used
+
+
+@pytest.mark.parametrize("source", ["free", "user"])
+@pytest.mark.parametrize(("held", "used"), [(0, True), (600, True), (601, False)])
+def test_what_the_process_itself_holds_more_counts(path: Path, source: str, held: int, used: bool) -> None:
+    found = cache.load(path, KEY, REQUEST, Budget(limit_bytes=1000, reserve_bytes=0, source=source), held)
 
     assert (found == PLAN) is used
 
 
 @pytest.mark.parametrize("where", ["missing/plan.json", "."])
 def test_a_file_that_cannot_be_written_is_a_warning(tmp_path: Path, where: str) -> None:
-    (told,) = cache.save(tmp_path / where, KEY, PLAN, BUDGET)
+    (told,) = cache.save(tmp_path / where, KEY, PLAN, BUDGET, HELD)
 
     assert told.startswith(f"the plan cannot be kept in {tmp_path / where}: ")
     assert list(tmp_path.iterdir()) == []
@@ -318,6 +333,78 @@ def test_the_default_budget_is_cached_too(call: Call) -> None:
     call(memory_budget=None)
 
     assert call.trials == 0
+
+
+def test_a_plan_is_stale_once_the_process_holds_too_much_for_it(call: Call) -> None:
+    call(memory_budget="4GiB")
+    more = torch.ones(1 << 20, 16)  # 64 MiB
+    content = json.loads(call.path.read_text())
+    content["plan"]["peak_bytes"] = content["limit_bytes"] - (32 << 20)  # as tight as plans are
+    call.path.write_text(json.dumps(content))
+
+    with pytest.warns(autoaccum.AutoaccumWarning, match="needs more than the 4.00 GiB that there are now"):
+        call(memory_budget="4GiB")
+
+    assert more.sum() == 1 << 24
+
+
+class Deep(Net):
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.depth = depth
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return sum((super(Deep, self).forward(inputs) for _ in range(self.depth)), torch.zeros(()))
+
+
+def written(helper: str) -> nn.Module:
+    """Give a model whose class was typed in: there is no file to read it from."""
+    names: dict[str, Any] = {"Net": Net, "__name__": "__main__"}
+    exec(f"class Own(Net):\n def helper(self, x): return {helper}\n def forward(self, x): return self.helper(x)", names)
+    model: nn.Module = names["Own"]()
+    return model
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (lambda: Deep(1), lambda: Deep(2)),
+        (lambda: written("self.linear(x)"), lambda: written("self.linear(x) * 2 + 1")),
+    ],
+    ids=["a number", "a method that forward calls"],
+)
+def test_the_inside_of_a_model_makes_a_plan_stale(
+    call: Call, first: Callable[[], nn.Module], second: Callable[[], nn.Module]
+) -> None:
+    call(model=first())
+    call.trials = 0
+    call(model=first())
+    assert call.trials == 0
+
+    with pytest.warns(autoaccum.AutoaccumWarning, match="was made for another model"):
+        call(model=second())
+
+
+def test_the_source_of_a_whole_class_is_looked_at_and_of_torchs_only_the_name() -> None:
+    assert "self.drop = nn.Dropout(0.5)" in str(_source(Deep))
+    assert _source(nn.Linear) == ["torch.nn.modules.linear.Linear", []]
+
+
+@pytest.mark.parametrize("change", ["cudnn", "attention", "allocator", "compiled"])
+def test_settings_make_a_plan_stale(call: Call, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    call()
+    model = Net()
+    if change == "cudnn":
+        monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    elif change == "attention":
+        monkeypatch.setattr(torch.backends.cuda, "flash_sdp_enabled", lambda: False)
+    elif change == "allocator":
+        monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    else:
+        model.compile(backend="eager")
+
+    with pytest.warns(autoaccum.AutoaccumWarning, match="was made for another settings"):
+        call(model=model)
 
 
 def test_a_hit_leaves_the_random_generators_alone(call: Call) -> None:

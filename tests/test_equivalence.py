@@ -479,6 +479,26 @@ def test_a_loss_that_uses_another_model_than_it_is_given_is_told_and_leaves_no_g
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+def test_what_the_loss_holds_is_left_as_it_was() -> None:
+    head, norm, queue, generator = nn.Linear(3, 3), nn.BatchNorm1d(3), torch.zeros(3), torch.Generator()
+    state = generator.get_state()
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        queue.add_(1)
+        return functional.cross_entropy(norm(head(model(batch[0]).float())), batch[1])
+
+    def make_batch(size: int) -> Any:
+        torch.rand(1, generator=generator)
+        return classes(size)
+
+    autoaccum.verify(mlp(), loss, make_batch)
+
+    assert all(parameter.grad is None for parameter in (*head.parameters(), *norm.parameters()))
+    assert norm.num_batches_tracked == 0
+    assert queue.tolist() == [0, 0, 0]
+    assert torch.equal(generator.get_state(), state)
+
+
 def test_a_model_in_eval_mode_is_judged_as_it_will_be_trained() -> None:
     assert judge((lambda: mlp(nn.BatchNorm1d(8)).eval(), cross_entropy, classes)).kind == "coupled"
 

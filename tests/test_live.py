@@ -30,6 +30,13 @@ pytestmark = [
 ]
 
 
+class Seen:
+    """What a spy saw: a list in the loss would be put back to what it was before the probe."""
+
+    def __init__(self) -> None:
+        self.list: list[Any] = []
+
+
 def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -190,10 +197,10 @@ def test_ctrl_c_while_restoring_waits_until_all_is_restored(presses: int, monkey
 
 def test_ctrl_c_that_the_users_code_swallows_ends_the_probe_all_the_same() -> None:
     subject = Subject()
-    calls = []
+    seen = Seen()
 
     def swallowing(model: nn.Module, batch: Any) -> torch.Tensor:
-        calls.append(len(batch[0]))
+        seen.list.append(len(batch[0]))
         try:
             return in_forward(signal.SIGINT, 0, model, batch)
         except KeyboardInterrupt:
@@ -202,7 +209,7 @@ def test_ctrl_c_that_the_users_code_swallows_ends_the_probe_all_the_same() -> No
     with pytest.raises(KeyboardInterrupt):
         plan(subject, swallowing)
 
-    assert len(calls) == 1
+    assert len(seen.list) == 1
 
 
 def test_settings_that_the_users_code_changes_are_put_back() -> None:
@@ -253,32 +260,132 @@ def test_what_the_loss_holds_is_restored_too() -> None:
     assert {key: after[key] for key in after if key != "rng"} == {key: before[key] for key in before if key != "rng"}
 
 
+QUEUE = torch.zeros(3)
+BANK: dict[str, Any] = {"features": [torch.zeros(2)], "teachers": {"first": nn.BatchNorm1d(16)}}
+REGISTRY: dict[str, Any] = {"torch": torch, "class": Subject, "function": loss}
+
+
+def with_globals(model: nn.Module, batch: Any) -> torch.Tensor:
+    QUEUE.add_(1)
+    BANK["features"].append(batch[0].mean(0))
+    BANK["features"][0].fill_(7)
+    BANK["teachers"]["first"](batch[0])
+    REGISTRY["function"](model, batch)
+    return loss(model, batch)
+
+
+class Trainer:
+    """Holds what its loss uses."""
+
+    def __init__(self) -> None:
+        self.queue = torch.zeros(3)
+        self.seen: list[int] = []
+        self.steps = 0
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        self.queue[0] += 1
+        self.queue = torch.cat([self.queue[1:], self.queue[:1]])
+        self.seen.append(len(batch[0]))
+        self.steps += 1
+        return loss(model, batch)
+
+    __call__ = loss
+
+
+def test_tensors_and_containers_that_the_loss_names_are_restored() -> None:
+    features, teacher = BANK["features"], BANK["teachers"]["first"]
+
+    plan(Subject(), with_globals)
+
+    assert QUEUE.tolist() == [0, 0, 0]
+    assert BANK["features"] is features
+    assert [feature.tolist() for feature in features] == [[0, 0]]
+    assert teacher.num_batches_tracked == 0
+    assert list(REGISTRY) == ["torch", "class", "function"]
+
+
+@pytest.mark.parametrize("way", ["method", "object", "closure", "partial"])
+def test_what_the_loss_is_bound_to_is_restored(way: str) -> None:
+    trainer = Trainer()
+    queue, own = trainer.queue, torch.zeros(2)
+
+    def adding(own: torch.Tensor, model: nn.Module, batch: Any) -> torch.Tensor:
+        own += 1
+        return loss(model, batch)
+
+    ways: dict[str, Any] = {
+        "method": trainer.loss,
+        "object": trainer,
+        "closure": lambda model, batch: loss(model, batch) + own.add_(1).sum(),
+        "partial": partial(adding, own),
+    }
+    plan(Subject(), ways[way])
+
+    assert trainer.queue is queue
+    assert queue.tolist() == [0, 0, 0]
+    assert (trainer.seen, trainer.steps) == ([], 0)
+    assert own.tolist() == [0, 0]
+
+
+class Summing(nn.Linear):
+    """Adds up what it gave, graph and all."""
+
+    total: torch.Tensor
+
+    def __init__(self, *, in_place: bool) -> None:
+        super().__init__(16, 4)
+        self.register_buffer("total", torch.zeros(()))
+        self.in_place = in_place
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        output = super().forward(inputs)
+        if self.in_place:
+            self.total += output.mean()
+        else:
+            self.total = self.total + output.mean()
+        return output
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_buffer_that_gathers_a_graph_is_as_before(in_place: bool) -> None:
+    model = Summing(in_place=in_place)
+    total, weight = model.total, model.weight.detach().clone()
+
+    found = autoaccum.plan(model, default_loss, BATCH, optimizer=adam(model), target_batch=8)
+
+    assert found.effective_batch == 8
+    assert model.total is total
+    assert (total.is_leaf, total.requires_grad, total.item()) == (True, False, 0.0)
+    assert torch.equal(model.weight, weight)
+
+
 def test_a_model_in_eval_mode_is_probed_in_training_mode_and_returns_to_eval() -> None:
     subject = Subject()
     subject.model.eval()
-    modes = []
+    seen = Seen()
 
     def spy(model: nn.Module, batch: Any) -> torch.Tensor:
-        modes.append(model.training)
+        seen.list.append(model.training)
         return loss(model, batch)
 
     plan(subject, spy)
 
-    assert all(modes)
+    assert seen.list
+    assert all(seen.list)
     assert not any(module.training for module in subject.model.modules())
 
 
 def test_a_part_in_eval_mode_stays_there() -> None:
     subject = Subject()
-    modes = []
+    seen = Seen()
 
     def spy(model: Restless, batch: Any) -> torch.Tensor:
-        modes.append((model.norm.training, model.frozen.training))
+        seen.list.append((model.norm.training, model.frozen.training))
         return loss(model, batch)
 
     plan(subject, spy)
 
-    assert set(modes) == {(True, False)}
+    assert set(seen.list) == {(True, False)}
 
 
 def test_no_grad_around_the_call_does_not_matter() -> None:
@@ -347,17 +454,17 @@ def test_repeated_rows_are_told() -> None:
 
 
 def test_the_confirming_trial_is_timed_without_the_count(caplog: pytest.LogCaptureFixture) -> None:
-    counted = []
+    seen = Seen()
 
     def spy(model: nn.Module, batch: Any) -> torch.Tensor:
-        counted.append(bool(torch.utils._python_dispatch._get_current_dispatch_mode_stack()))
+        seen.list.append(bool(torch.utils._python_dispatch._get_current_dispatch_mode_stack()))
         return loss(model, batch)
 
     with caplog.at_level(logging.INFO, "autoaccum"):
         plan(Subject(), spy, target_batch=2)
 
     # Two updates in the search, two counted and three timed ones to confirm.
-    assert counted == [True] * 4 + [False] * 3
+    assert seen.list == [True] * 4 + [False] * 3
     assert [record.message.split(":")[0] for record in caplog.records[:-1]] == ["trial 1", "trial 2"]
     assert caplog.records[-1].message.startswith("plan micro-batch 2 x 1 accumulation step = 2, peak ")
 
@@ -419,6 +526,16 @@ def adam(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.Adam(model.parameters())
 
 
+class Homemade:
+    """Steps like an optimizer."""
+
+    def __init__(self) -> None:
+        self.param_groups = [{"params": list(MODEL.parameters())}]
+
+    def step(self) -> None:
+        raise AssertionError
+
+
 MODEL = nn.Linear(16, 4)
 BATCH = torch.zeros(2, 16), torch.zeros(2, dtype=torch.long)
 SPREAD = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
@@ -445,6 +562,7 @@ SPREAD = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
         ({"loss": 3}, "give a function"),
         ({"loss": None}, "the loss is a NoneType: give a function"),
         ({"optimizer": None}, "NoneType is no optimizer"),
+        ({"optimizer": Homemade()}, "Homemade is no torch.optim.Optimizer, whose state plan() could put back"),
         ({"optimizer": []}, "there is no optimizer"),
         ({"optimizer": torch.optim.LBFGS(MODEL.parameters())}, "LBFGS evaluates the loss again and again"),
         ({"optimizer": adam(nn.Linear(2, 2))}, "the optimizer holds none of the model's parameters"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 import torch
 from torch import nn
 
+import autoaccum
 from autoaccum.live.ambient import Ambient
-from autoaccum.live.state import Snapshot
+from autoaccum.live.state import Snapshot, restore_all
 
 from .everything import Subject
 
@@ -89,6 +91,68 @@ def test_a_storage_that_was_emptied_is_filled_again() -> None:
     snapshot.restore()
 
     assert weight.tolist() == list(range(6))
+
+
+def test_a_tensor_that_a_graph_came_to_hang_on_is_a_leaf_again() -> None:
+    model, total = nn.Linear(2, 2), torch.zeros(())
+    model.register_buffer("total", total)
+    snapshot = Snapshot(model)
+    total += model(torch.ones(1, 2)).mean()
+
+    snapshot.restore()
+
+    assert model.total is total
+    assert (total.is_leaf, total.requires_grad, total.item()) == (True, False, 0.0)
+
+
+class Stubborn(dict[str, int]):
+    """Cannot be put back once it was changed."""
+
+    def clear(self) -> None:
+        raise RuntimeError("not this one\nfor reasons")
+
+
+def test_what_cannot_be_put_back_keeps_nothing_else_from_it() -> None:
+    stubborn, weight, generator = Stubborn(), torch.zeros(2), torch.Generator()
+    state = generator.get_state()
+    snapshot = Snapshot(stubborn, weight, generator)
+    stubborn["more"] = 1
+    weight.fill_(7)
+    torch.rand(2, generator=generator)
+
+    with pytest.raises(autoaccum.AutoaccumError, match=r"^a Stubborn: not this one$"):
+        snapshot.restore()
+
+    assert weight.tolist() == [0, 0]
+    assert torch.equal(generator.get_state(), state)
+
+
+def test_what_is_imported_meanwhile_stays() -> None:
+    snapshot = Snapshot(sys.modules, {"inside": globals()})
+    sys.modules["autoaccum_new"] = sys
+    globals()["new"] = 1
+
+    snapshot.restore()
+
+    assert sys.modules.pop("autoaccum_new") is sys
+    assert globals().pop("new") == 1
+
+
+def test_a_device_is_blamed_only_if_it_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = []
+
+    def fail() -> None:
+        raise RuntimeError("broken\nmore")
+
+    with pytest.raises(autoaccum.AutoaccumError, match=r"^not everything could be .*\(lost: broken\)$") as raised:
+        restore_all(fail, lambda: done.append(1))
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", fail)
+    with pytest.raises(autoaccum.DeviceError, match=r"^the device failed, .* start a new process \(broken\)$"):
+        restore_all(fail, lambda: done.append(2))
+
+    assert not isinstance(raised.value, autoaccum.DeviceError)
+    assert done == [1, 2]
 
 
 def test_tied_parameters_stay_tied() -> None:

@@ -26,6 +26,9 @@ class LiveDevice(Device, Protocol):
 
     counts: bool  # whether Python counts the bytes, which slows the trials; it may be switched off
 
+    def held_bytes(self) -> int:
+        """Give what the process holds before any trial, the user's tensors included."""
+
     def note(self, batch: Any) -> None:
         """Count a batch, however it was made."""
 
@@ -62,6 +65,10 @@ class LiveCpuDevice(CpuDevice):
     def meter_exactly(self) -> None:
         """Do nothing: it is exact, and malloc's settings are the user's."""
 
+    def held_bytes(self) -> int:
+        """Give what was resident at the start."""
+        return self._overhead
+
     def note(self, batch: Any) -> None:
         """Count a batch that may have come past torch's operations, from NumPy for instance."""
         if self.counts:
@@ -87,6 +94,10 @@ class LiveCudaDevice(CudaDevice):
         with torch.cuda.device(index):  # the current device remains the user's
             super().__init__(index)
         self.timed = not control.is_active() or control.has_time()
+
+    def held_bytes(self) -> int:
+        """Give the context and the live tensors; what the allocator keeps besides is there for trials."""
+        return self._overhead() + torch.cuda.memory_allocated(self.torch_device)
 
     def note(self, batch: Any) -> None:
         """Do nothing: the allocator counts."""

@@ -15,12 +15,15 @@ from autoaccum.plans import Plan, rank_share
 from autoaccum.records import Budget, Request
 from autoaccum.units import format_bytes
 
-_SCHEMA = 1
+_SCHEMA = 2
 _GROWN = 1.1  # with so much more memory free than then, a larger micro-batch may fit
 
 
-def load(path: Path, key: Mapping[str, str], request: Request, budget: Budget) -> Plan | list[str]:
-    """Give the plan in the file, or the warnings that say why there is none; a missing file is worth none."""
+def load(path: Path, key: Mapping[str, str], request: Request, budget: Budget, held_bytes: int) -> Plan | list[str]:
+    """Give the plan in the file, or the warnings that say why there is none; a missing file is worth none.
+
+    `held_bytes` is what the process holds now, before any trial.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -34,15 +37,22 @@ def load(path: Path, key: Mapping[str, str], request: Request, budget: Budget) -
     changed = [name for name, text in key.items() if content["key"].get(name) != text]
     if changed:
         return [_ignored(path, f"was made for another {' and another '.join(changed)}")]
-    plan, limit = _plan(content.get("plan"), request), content.get("limit_bytes")
-    if plan is None or limit is None or not _whole(limit):
+    plan, limit, held = _plan(content.get("plan"), request), content.get("limit_bytes"), content.get("held_bytes")
+    if plan is None or limit is None or not _whole(limit) or type(held) is not int or held < 0:
         return [_ignored(path, "holds no plan for what was asked")]
-    return plan if (misfit := _misfit(plan, limit, budget)) is None else [_ignored(path, misfit)]
+    misfit = _misfit(plan, held_bytes - held, limit, budget)
+    return plan if misfit is None else [_ignored(path, misfit)]
 
 
-def save(path: Path, key: Mapping[str, str], plan: Plan, budget: Budget) -> list[str]:
+def save(path: Path, key: Mapping[str, str], plan: Plan, budget: Budget, held_bytes: int) -> list[str]:
     """Write the plan, all of it or nothing; give the warnings of a file that cannot be written."""
-    content = {"schema": _SCHEMA, "key": dict(key), "limit_bytes": budget.limit_bytes, "plan": asdict(plan)}
+    content = {
+        "schema": _SCHEMA,
+        "key": dict(key),
+        "limit_bytes": budget.limit_bytes,
+        "held_bytes": held_bytes,
+        "plan": asdict(plan),
+    }
     name = None
     try:
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, suffix=".tmp", delete=False) as file:
@@ -62,9 +72,9 @@ def _ignored(path: Path, why: str) -> str:
     return f"{path} {why}: the plan in it is not used, and a new one takes its place"
 
 
-def _misfit(plan: Plan, limit_bytes: int, budget: Budget) -> str | None:
-    """Say why a plan does not suit the memory that there is now."""
-    if plan.peak_bytes is None or plan.peak_bytes > budget.limit_bytes:
+def _misfit(plan: Plan, grown_bytes: int, limit_bytes: int, budget: Budget) -> str | None:
+    """Say why a plan does not suit the memory that there is now, of which the process itself holds so much more."""
+    if plan.peak_bytes is None or plan.peak_bytes + grown_bytes > budget.limit_bytes:
         return f"needs more than the {format_bytes(budget.limit_bytes)} that there are now"
     if budget.source != "user" and budget.limit_bytes > _GROWN * limit_bytes:
         return f"was made for {format_bytes(limit_bytes)}, and there are {format_bytes(budget.limit_bytes)} now"

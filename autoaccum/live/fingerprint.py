@@ -8,8 +8,10 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import os
 import platform
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from types import CodeType
@@ -25,6 +27,7 @@ from autoaccum.live.objects import Objects
 from autoaccum.records import DeviceInfo, Request
 
 _RATES = ("params", "lr", "initial_lr", "max_lr", "min_lr", "param_names")
+_ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 def fingerprint(objects: Objects, request: Request, device: DeviceInfo) -> dict[str, str]:
@@ -42,6 +45,7 @@ def fingerprint(objects: Objects, request: Request, device: DeviceInfo) -> dict[
         "split": request.split,
         "versions": f"{__version__} {torch.__version__} {platform.python_version()} {torch.version.cuda}",
         "autocast": json.dumps(autocast()),
+        "settings": json.dumps(_settings(objects.model)),
     }
 
 
@@ -49,17 +53,38 @@ def _digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
+def _settings(model: torch.nn.Module) -> list[Any]:
+    """Give what is set outside of the objects and changes which kernels run, or how memory is handed out."""
+    cuda = torch.backends.cuda
+    attention: tuple[Callable[[], bool], ...] = (
+        cuda.flash_sdp_enabled,
+        cuda.mem_efficient_sdp_enabled,
+        cuda.math_sdp_enabled,
+        cuda.cudnn_sdp_enabled,
+    )
+    compiled = [name for name, module in model.named_modules() if _is_compiled(module)]
+    allocator = [os.environ.get(name) for name in _ALLOCATOR]
+    return [torch.backends.cudnn.benchmark, [enabled() for enabled in attention], allocator, compiled]
+
+
+def _is_compiled(module: torch.nn.Module) -> bool:
+    # The wrapper goes by its name: to import its class would load the compiler.
+    return module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
+
+
 def _structure(model: torch.nn.Module) -> list[Any]:
     """Give classes, modes and switches of the modules, and shapes and types of what they hold."""
     modules = [
-        (name, _source(type(module)), module.training, _settings_of(module)) for name, module in model.named_modules()
+        (name, _name(type(module)), module.training, _settings_of(module)) for name, module in model.named_modules()
     ]
+    kinds = {type(module): None for module in model.modules()}  # each is read once, in the order of the modules
     held = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    return [modules, [(name, list(t.shape), str(t.dtype), t.requires_grad) for name, t in held]]
+    tensors = [(name, list(t.shape), str(t.dtype), t.requires_grad) for name, t in held]
+    return [modules, [_source(kind) for kind in kinds], tensors]
 
 
 def _settings_of(module: torch.nn.Module) -> list[Any]:
-    switches = {key: value for key, value in vars(module).items() if isinstance(value, bool | str)}
+    switches = {key: value for key, value in vars(module).items() if isinstance(value, int | str)}  # and bool
     described = ""
     with suppress(Exception):  # the user's own code
         described = module.extra_repr()
@@ -96,8 +121,7 @@ def _source(function: Any) -> Any:
     if inspect.ismethod(function):
         return [_source(function.__func__), _source(type(function.__self__))]
     if isinstance(function, type):
-        forward = getattr(function, "forward", None) if _ours(function) else None
-        return [f"{function.__module__}.{function.__qualname__}", None if forward is None else _text(forward)]
+        return [_name(function), [_class_text(kind) for kind in function.__mro__ if not _is_known(kind)]]
     if inspect.isfunction(function):
         closed = [_plain(cell) for cell in _cells(function)]
         return [
@@ -107,13 +131,25 @@ def _source(function: Any) -> Any:
             closed,
         ]
     settings = {key: _plain(value) for key, value in getattr(function, "__dict__", {}).items()}
-    name = getattr(function, "__qualname__", type(function).__qualname__)
-    return [name, _text(type(function).__call__), settings]
+    return [getattr(function, "__qualname__", ""), _source(type(function)), settings]
 
 
-def _ours(kind: type) -> bool:
-    """Whether a class is a module that did not come with torch, whose version says enough."""
-    return issubclass(kind, torch.nn.Module) and not kind.__module__.startswith("torch.")
+def _name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _is_known(kind: type) -> bool:
+    """Whether a class came with torch or Python, whose versions say enough."""
+    package = kind.__module__.partition(".")[0]
+    return package == "torch" or package in sys.stdlib_module_names
+
+
+def _class_text(kind: type) -> list[Any]:
+    """Give the source of a class, and of its methods: they may have been replaced, or typed in without a file."""
+    source = ""
+    with suppress(OSError, TypeError):
+        source = inspect.getsource(kind)
+    return [source, {name: _bytecode(f.__code__) for name, f in vars(kind).items() if inspect.isfunction(f)}]
 
 
 def _text(function: Any) -> str:
@@ -124,8 +160,13 @@ def _text(function: Any) -> str:
 
 
 def _bytecode(code: CodeType) -> str:
-    constants = [_bytecode(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
-    return json.dumps([code.co_code.hex(), constants, code.co_names])
+    return json.dumps([code.co_code.hex(), [_constant(c) for c in code.co_consts], code.co_names])
+
+
+def _constant(value: Any) -> str:
+    if isinstance(value, frozenset):
+        return str(sorted(map(repr, value)))  # the order of strings in it is another one in each process
+    return _bytecode(value) if isinstance(value, CodeType) else repr(value)
 
 
 def _cells(function: Any) -> list[Any]:

@@ -40,7 +40,7 @@ class Objects:
         given = cls(
             model=_checked_model(model),
             loss=_checked_loss(loss),
-            optimizers=tuple(as_optimizers(optimizer)),
+            optimizers=_checked_optimizers(optimizer),
             make_batch=batch if callable(batch) else None,
             sample=None if callable(batch) else _checked_sample(batch),
         )
@@ -61,13 +61,12 @@ class Objects:
         return _tiled(self.sample, size)
 
     def roots(self) -> list[object]:
-        """Give what trials may change: these objects, and what the loss holds besides (a teacher, a head)."""
-        kinds = (torch.nn.Module, torch.optim.Optimizer, torch.Generator)
-        return [self.model, *self.optimizers, *(value for value in _held_by(self.loss) if isinstance(value, kinds))]
+        """Give what trials may change: these objects, and what the loss holds besides (a teacher, a queue)."""
+        return [self.model, *self.optimizers, *held_by(self.loss)]
 
     def generators(self) -> list[object]:
         """Give what a batch may be drawn from."""
-        return [value for value in _held_by(self.make_batch) if isinstance(value, torch.Generator)]
+        return generators_of(self.make_batch)
 
 
 class LiveSubject:
@@ -143,6 +142,17 @@ def _checked_loss(loss: Any) -> Callable[[Any, Any], Any]:
     return loss  # type: ignore[no-any-return]
 
 
+def _checked_optimizers(optimizer: Any) -> tuple[torch.optim.Optimizer, ...]:
+    optimizers = tuple(as_optimizers(optimizer))
+    for each in optimizers:
+        if not isinstance(each, torch.optim.Optimizer):
+            raise UsageError(
+                f"{type(each).__name__} is no torch.optim.Optimizer, whose state plan() could put back: "
+                f"derive it from that class, or probe a file"
+            )
+    return optimizers
+
+
 def _checked_sample(sample: Any) -> Any:
     instead = "give make_batch(size) in place of a sample batch"
     try:
@@ -160,20 +170,30 @@ def _tiled(sample: Any, size: int) -> Any:
         return batches.tile(sample, size)
 
 
-def _held_by(function: Any) -> Iterator[object]:
-    """Give what a function can reach: itself, what it is bound to, what it closes over."""
+def held_by(function: Any) -> Iterator[object]:
+    """Give what a function can reach: itself, what it is bound to, closes over and names."""
     yield function
     if isinstance(function, partial):
         yield from (*function.args, *function.keywords.values())
-        yield from _held_by(function.func)
+        yield from held_by(function.func)
     elif inspect.ismethod(function):
-        yield function.__self__
+        yield from (function.__self__, getattr(function.__self__, "__dict__", None))
     elif inspect.isfunction(function):
         with suppress(TypeError, ValueError):
             found = inspect.getclosurevars(function)
             yield from (*found.nonlocals.values(), *found.globals.values())
-    elif hasattr(function, "__dict__"):
-        yield from vars(function).values()
+    else:
+        yield getattr(function, "__dict__", None)
+
+
+def generators_of(make_batch: Any) -> list[object]:
+    """Give the random generators that a function draws from; its data, which may be large, it only reads."""
+    return [
+        value
+        for reached in held_by(make_batch)
+        for value in (reached.values() if isinstance(reached, dict) else [reached])
+        if isinstance(value, torch.Generator)
+    ]
 
 
 def _file_of(function: Any) -> str | None:

@@ -16,13 +16,13 @@ import torch
 from autoaccum.device.base import budget_for
 from autoaccum.device.live import LiveDevice, open_live
 from autoaccum.equivalence.couplings import warnings_for
-from autoaccum.errors import AutoaccumError, AutoaccumWarning, DeviceError, UsageError, WorkloadError
+from autoaccum.errors import AutoaccumError, AutoaccumWarning, UsageError, WorkloadError
 from autoaccum.interrupts import then_restore
 from autoaccum.live import cache as caches
 from autoaccum.live.ambient import Ambient
 from autoaccum.live.fingerprint import fingerprint
 from autoaccum.live.objects import LiveSubject, Objects
-from autoaccum.live.state import Snapshot
+from autoaccum.live.state import Snapshot, restore_all
 from autoaccum.planning import find_plans
 from autoaccum.plans import Plan, rank_share
 from autoaccum.recipe import low_precision
@@ -93,11 +93,11 @@ class _Probe:
     def run(self, check: Callable[[], None]) -> Plan:
         """Give the plan of the cache, else the one that trials find; `check` raises after a Ctrl-C."""
         device = self._device = open_live(self._objects.device)
-        info = device.describe()
+        info, held_bytes = device.describe(), device.held_bytes()
         budget = budget_for(device, info, self._request.memory_budget)
         key = None if self._cache is None else fingerprint(self._objects, self._request, info)
         if self._cache is not None and key is not None:
-            found = caches.load(self._cache, key, self._request, budget)
+            found = caches.load(self._cache, key, self._request, budget, held_bytes)
             if isinstance(found, Plan):
                 _LOG.info("plan %s, from %s", found, self._cache)
                 return found
@@ -111,18 +111,13 @@ class _Probe:
         self._warn(*([_REPEATED] if self._objects.make_batch is None else []), *device.warnings, *lab.warnings)
         self._warn(*low_precision(best, model_info(subject.parts())))
         if self._cache is not None and key is not None:
-            self._warn(*caches.save(self._cache, key, best, budget))
+            self._warn(*caches.save(self._cache, key, best, budget, held_bytes))
         return best
 
     def restore(self) -> None:
         """Put everything back, whatever happened."""
-        try:
-            self._ambient.restore()  # first: the modes that it ends would count what is copied back
-            for snapshot in self._snapshots:
-                snapshot.restore()
-        except RuntimeError as error:
-            lost = "the device failed, and what the model held is lost: start a new process"
-            raise DeviceError(f"{lost} ({str(error).partition(chr(10))[0]})") from error
+        # The settings first: the modes that they end would count what is copied back.
+        restore_all(self._ambient.restore, *(snapshot.restore for snapshot in self._snapshots))
         if self._device is not None and len(self._snapshots) > 1:
             gc.collect()
             self._device.release()
