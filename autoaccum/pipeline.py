@@ -18,7 +18,7 @@ from autoaccum.lab import Watcher, WorkerLab
 from autoaccum.pipes import Echo
 from autoaccum.planning import find_plans
 from autoaccum.plans import Plan, rank_share
-from autoaccum.recipe import advice
+from autoaccum.recipe import advice, low_precision
 from autoaccum.records import Budget, DeviceInfo, Request, Sample, Trial
 from autoaccum.report import files
 from autoaccum.report.record import Report, Status
@@ -138,6 +138,7 @@ def _answer(request: Request, watcher: Watcher, echo: Echo | None) -> Report:
         with lab:
             device, budget = lab.open()
             plans = find_plans(request, lab, device, budget)
+            lab.warn(*low_precision(plans[0], lab.model))
     except KeyboardInterrupt:
         raise Interrupted(_report(request, lab, plans, Status.INTERRUPTED)) from None
     except NothingFits as error:

@@ -9,7 +9,6 @@ from autoaccum.errors import WorkloadError
 from autoaccum.fit import fit_memory, fit_time
 from autoaccum.lab import Lab
 from autoaccum.plans import Plan, rank_share
-from autoaccum.recipe import low_precision
 from autoaccum.records import Budget, DeviceInfo, Request
 from autoaccum.solve import Known, candidates, solve
 
@@ -23,7 +22,7 @@ def find_plans(request: Request, lab: Lab, device: DeviceInfo, budget: Budget) -
         raise no_plan(lab.samples, device, budget, lab.model)
     largest_ok = search.accumulating(lab.samples).largest_ok or 0
     if plans[0].accumulation_steps > 1:
-        lab.warn(*lab.couplings(largest_ok), *low_precision(plans[0], lab.model))
+        lab.warn(*lab.couplings(largest_ok))
     if request.split == "even":
         lab.warn(*many_steps(plans[0], largest_ok))
     return plans

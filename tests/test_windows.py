@@ -165,3 +165,26 @@ def test_a_scaler_changes_nothing_in_a_window() -> None:
     full_batch(reference, torch.optim.Adam(reference.parameters()), mean_loss, [samples(ROWS), samples(13)], clip=0.1)
 
     assert distance(model, reference) < 1e-12
+
+
+def test_a_window_without_rows_changes_nothing() -> None:
+    model = classifier()
+    before = copy.deepcopy(model)
+    (window,) = plan_of(12, 12).windows([samples(0)])
+
+    with window.update(torch.optim.AdamW(model.parameters())) as update:
+        for batch in window:
+            update.backward(mean_loss(model, batch))
+
+    assert update.result is not None
+    assert update.result.skipped
+    assert distance(model, before) == 0
+
+
+def test_what_the_stepper_refuses_a_window_refuses_too() -> None:
+    model = classifier()
+    (window,) = plan_of(12, 12).windows([samples(ROWS)])
+    twice = [torch.optim.SGD(model.parameters(), 0.1), torch.optim.SGD(model.parameters(), 0.1)]
+
+    with pytest.raises(UsageError, match="in two optimizers"):
+        window.update(twice)

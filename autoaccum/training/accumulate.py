@@ -18,12 +18,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autoaccum.errors import UsageError, WorkloadError
-from autoaccum.training.ranks import Alone, Ranks
+from autoaccum.training.ranks import Alone, Count, Ranks
 
 if TYPE_CHECKING:
     from autoaccum.training.noise import NoiseScale
-
-Count = float | torch.Tensor
 
 
 class StepResult:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -34,19 +35,29 @@ def check_parameters(model: torch.nn.Module, optimizers: Sequence[torch.optim.Op
     if not isinstance(model, torch.nn.Module):
         raise UsageError(f"model is a {type(model).__name__}, not a torch.nn.Module")
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    parameters: dict[int, torch.Tensor] = {id(parameter): parameter for parameter in model.parameters()}
-    owners: dict[int, int] = {}
-    for index, optimizer in enumerate(optimizers):
-        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
-            if owners.setdefault(id(parameter), index) != index:
-                name = names.get(id(parameter), "a parameter")
-                raise UsageError(f"{name} is in two optimizers, which would both step it: leave it to one of them")
-            parameters[id(parameter)] = parameter
-    if not names.keys() & owners.keys():
+    parameters = {id(parameter): parameter for parameter in model.parameters()}
+    held = check_gradients(optimizers, names)
+    if not names.keys() & held.keys():
         raise UsageError("the optimizer holds none of the model's parameters: make it from model.parameters()")
     for key, parameter in parameters.items():
-        _check_gradient(names.get(key, "a parameter"), parameter)
-    return list(parameters.values())
+        _check_gradient(names[key], parameter)
+    return list({**parameters, **held}.values())
+
+
+def check_gradients(
+    optimizers: Sequence[torch.optim.Optimizer], names: Mapping[int, str] = MappingProxyType({})
+) -> dict[int, torch.Tensor]:
+    """Give the optimizers' parameters by identity; raise where two step one, or something takes its gradient away."""
+    held: dict[int, torch.Tensor] = {}
+    for optimizer in optimizers:
+        own = {id(p): p for group in optimizer.param_groups for p in group["params"]}
+        for key, parameter in own.items():
+            name = names.get(key, "a parameter")
+            if key in held:
+                raise UsageError(f"{name} is in two optimizers, which would both step it: leave it to one of them")
+            _check_gradient(name, parameter)
+        held |= own
+    return held
 
 
 def check_options(clip: float | None, scaler: Any) -> None:

@@ -20,7 +20,7 @@ import torch
 from autoaccum import batch as batches
 from autoaccum.errors import UsageError
 from autoaccum.training.accumulate import StepResult, Update
-from autoaccum.training.guards import as_optimizers, check_options
+from autoaccum.training.guards import as_optimizers, check_gradients, check_options
 
 
 class WindowUpdate:
@@ -50,7 +50,7 @@ class WindowUpdate:
         if error is not None:
             self._update.begin(0)
             return
-        if not handed:
+        if not handed and self._window.rows:
             raise UsageError(
                 "no loss was given to update.backward(loss) in this block: it takes the place of backward()"
             )
@@ -86,6 +86,7 @@ class Window:
         """Give the block in which this optimizer's gradients are collected; it steps once, at the block's end."""
         check_options(clip, scaler)
         optimizers = as_optimizers(optimizer)
+        check_gradients(optimizers)
         return WindowUpdate(self, Update([], optimizers, clip=clip, scaler=scaler))
 
 
