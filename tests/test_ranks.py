@@ -277,3 +277,21 @@ def test_a_plan_for_another_number_of_ranks_is_refused(together: Run) -> None:
         else:
             raise SystemExit("accepted")
     """)
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [("DDP(classifier())", "wrapped in DistributedDataParallel"), ("classifier()", "2 ranks are connected")],
+)
+def test_live_objects_of_connected_ranks_are_not_probed(made: str, words: str, together: Run) -> None:
+    together(f"""
+        import autoaccum
+        model = {made}
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        try:
+            autoaccum.plan(model, mean_loss, samples, optimizer=optimizer, target_batch=8)
+        except UsageError as error:
+            assert {words!r} in str(error) and "world_size=N" in str(error), error
+        else:
+            raise SystemExit("probed")
+    """)
