@@ -5,6 +5,7 @@ cuda.py    NVIDIA GPUs through torch's allocator and NVML
 virtual.py the same on a GPU that is not there
 live.py    both in the user's own process; meter.py counts live tensors there
 nvml.py    every NVML reading, each of them optional
+energy.py  joules from NVML's counter, or from its power
 cpu.py     the main memory, limited by the kernel
 cgroup.py  what a container allows
 """

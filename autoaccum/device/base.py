@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from autoaccum.records import Budget, DeviceInfo
 from autoaccum.units import format_bytes, parse_budget
@@ -31,6 +31,10 @@ class Device(Protocol):
     default_share: float  # of the free memory, when no budget is given
     timed: bool  # whether a clock says anything about it
 
+    @property
+    def energy_source(self) -> str | None:
+        """Say where `joules` come from: "counter", "power", or None where there are none."""
+
     def describe(self) -> DeviceInfo:
         """Say what the device is and what is free on it for this process."""
 
@@ -46,8 +50,17 @@ class Device(Protocol):
     def read(self) -> Reading:
         """Give the peaks since the last reset."""
 
+    def joules(self) -> float | None:
+        """Give a counter of the energy that the device has used; None where it does not tell."""
+
     def synchronize(self) -> None:
         """Wait until all work is done, so that a clock can be read."""
+
+    def stamp(self) -> Any:
+        """Mark this moment of the device's work, without waiting for it."""
+
+    def seconds_between(self, start: Any, end: Any) -> float:
+        """Give the time from one stamp to a later one, once the work is done."""
 
     def release(self) -> None:
         """Give back what is cached and unused."""

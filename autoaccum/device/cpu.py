@@ -10,6 +10,7 @@ import ctypes
 import os
 import resource
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +33,8 @@ class CpuDevice:
     torch_device = torch.device("cpu")
     timed = True
     default_share = 0.8  # the rest of the machine lives in the same memory
+    # On most systems only root may read the processor's own counter (RAPL), and NVML does not know it.
+    energy_source: str | None = None
 
     def __init__(self) -> None:
         if sys.platform != "linux":
@@ -90,8 +93,20 @@ class CpuDevice:
         grown = max(0, peak - self._overhead)
         return Reading(allocated_bytes=grown, reserved_bytes=grown, used_bytes=peak, retries=0)
 
+    def joules(self) -> float | None:
+        """Give None: nothing that a user may read counts the energy."""
+        return None
+
     def synchronize(self) -> None:
         """Do nothing: the CPU is never ahead of Python."""
+
+    def stamp(self) -> float:
+        """Read the clock that only goes on."""
+        return time.perf_counter()
+
+    def seconds_between(self, start: float, end: float) -> float:
+        """Give their difference."""
+        return end - start
 
     def release(self) -> None:
         """Return what malloc keeps for later."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 
 import torch
 
 from autoaccum.device.base import Reading
+from autoaccum.device.energy import EnergyMeter
 from autoaccum.device.nvml import Nvml
 from autoaccum.errors import DeviceError
 from autoaccum.oom import is_oom
@@ -82,14 +84,39 @@ class CudaDevice:
             retries=self._retries() - self._retries_before,
         )
 
+    @property
+    def energy_source(self) -> str | None:
+        """Say where `joules` come from: "counter", "power", or None where there are none."""
+        return self._energy.source
+
+    def joules(self) -> float | None:
+        """Give a counter of the energy that the whole GPU has used, also for others; None where NVML has none."""
+        return self._energy.joules()
+
     def synchronize(self) -> None:
         """Wait for the GPU."""
         torch.cuda.synchronize(self.torch_device)
+
+    def stamp(self) -> torch.cuda.Event:
+        """Have the GPU note the time when its work gets here; the queue is not disturbed."""
+        event: torch.cuda.Event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self.torch_device))
+        return event
+
+    def seconds_between(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
+        """Give the time between two events."""
+        return float(start.elapsed_time(end)) / 1000
 
     def release(self) -> None:
         """Give cached blocks back to the driver."""
         with suppress(RuntimeError):  # a broken context: the next trial says so
             torch.cuda.empty_cache()
+
+    @cached_property
+    def _energy(self) -> EnergyMeter:
+        """Made at first use: where NVML has no counter, a thread comes with it."""
+        # Where work takes no time, on most virtual GPUs, it uses no energy either.
+        return EnergyMeter(self._nvml, self._handle if self.timed else None)
 
     def _make_context(self) -> None:
         """Take this process's part of the device: its context, and torch's first block."""

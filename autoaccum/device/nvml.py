@@ -56,6 +56,16 @@ class Nvml:
                 return int(process.usedGpuMemory)
         return None
 
+    def energy_joules(self, handle: Any) -> float | None:
+        """Give what the whole device has used since the driver was loaded; Volta and later count it."""
+        millijoules = self._ask(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+        return None if millijoules is None else millijoules / 1000
+
+    def power_watts(self, handle: Any) -> float | None:
+        """Give what the whole device draws now."""
+        milliwatts = self._ask(pynvml.nvmlDeviceGetPowerUsage, handle)
+        return None if milliwatts is None else milliwatts / 1000
+
     def _handles(self) -> Iterator[Any]:
         for index in range(self._ask(pynvml.nvmlDeviceGetCount) or 0):
             handle = self._ask(pynvml.nvmlDeviceGetHandleByIndex, index)

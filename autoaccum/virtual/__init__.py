@@ -31,9 +31,11 @@ from autoaccum.virtual import build, wheel
 __all__ = ["VirtualGpu", "environment", "parse"]
 
 DEFAULT_CONTEXT_BYTES = 256 * MIB
+DEFAULT_IDLE_WATTS = 50.0
+DEFAULT_BUSY_WATTS = 300.0
 MAX_DEVICES = 16
 _SIZES = ("context", "other", "cudnn-workspace")
-_NUMBERS = ("gflops", "kernel-ns")  # simulated time
+_NUMBERS = {"gflops": 19500, "kernel-ns": 3000, "idle-watts": 50, "busy-watts": 300}  # with an example of each
 _EXAMPLE = "write a size and what differs from the defaults, such as 24GiB or 8GiB,context=512MiB,other=2GiB"
 
 
@@ -56,6 +58,8 @@ class VirtualGpu:
     thread_ns: float = 0.0  # and per thread of a launch
     gflops: float = 0.0  # speed of matrix products and convolutions; 0: they take no time
     copy_gbps: float = 0.0  # speed of copies in GB/s; 0: they take no time
+    idle_watts: float = DEFAULT_IDLE_WATTS  # power, as NVML tells it
+    busy_watts: float = DEFAULT_BUSY_WATTS
     state_file: Path | None = None  # processes that name the same file share the device
 
 
@@ -81,6 +85,10 @@ def parse(text: str) -> VirtualGpu:
     other = chosen.get("other", 0)
     if context + other >= total:
         raise UsageError(f'"{text}" leaves no memory to train in: the context and the other tenant take all of it')
+    idle = chosen.get("idle-watts", DEFAULT_IDLE_WATTS)
+    busy = chosen.get("busy-watts", DEFAULT_BUSY_WATTS)
+    if idle > busy:
+        raise UsageError(f'"{text}" draws {idle:g} W when idle and {busy:g} W when busy: set busy-watts, too')
     return VirtualGpu(
         total_bytes=total,
         context_bytes=int(context),
@@ -88,14 +96,17 @@ def parse(text: str) -> VirtualGpu:
         cudnn_workspace_bytes=int(chosen.get("cudnn-workspace", 0)),
         kernel_ns=chosen.get("kernel-ns", 0.0),
         gflops=chosen.get("gflops", 0.0),
+        idle_watts=idle,
+        busy_watts=busy,
     )
 
 
 def _setting(key: str, value: str) -> float:
-    if key not in _SIZES + _NUMBERS:
-        close = get_close_matches(key, _SIZES + _NUMBERS, n=1)
+    known = (*_SIZES, *_NUMBERS)
+    if key not in known:
+        close = get_close_matches(key, known, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        raise UsageError(f'"{key}" is not a setting of a virtual GPU (known: {", ".join(_SIZES + _NUMBERS)}){hint}')
+        raise UsageError(f'"{key}" is not a setting of a virtual GPU (known: {", ".join(known)}){hint}')
     if key in _SIZES:
         return 0 if value == "0" else parse_bytes(value)
     try:
@@ -103,7 +114,7 @@ def _setting(key: str, value: str) -> float:
     except ValueError:
         number = -1.0
     if not 0 <= number < float("inf"):
-        raise UsageError(f'"{key}={value}" is not a number: write one of 0 or more, such as {key}=19500')
+        raise UsageError(f'"{key}={value}" is not a number: write one of 0 or more, such as {key}={_NUMBERS[key]}')
     return number
 
 
@@ -148,6 +159,8 @@ def _variables(gpus: list[VirtualGpu]) -> dict[str, str]:
         "NAME": ",".join(g.name for g in gpus),
         "CC": ",".join(g.capability for g in gpus),
         "SMS": ",".join(str(g.multiprocessors) for g in gpus),
+        "IDLE_WATTS": ",".join(str(g.idle_watts) for g in gpus),
+        "BUSY_WATTS": ",".join(str(g.busy_watts) for g in gpus),
         "CUDNN_WORKSPACE_BYTES": str(first.cudnn_workspace_bytes),
         "KERNEL_NS": str(first.kernel_ns),
         "THREAD_NS": str(first.thread_ns),

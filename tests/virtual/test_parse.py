@@ -31,6 +31,12 @@ def test_simulated_time_can_be_asked_for() -> None:
     assert (gpu.gflops, gpu.kernel_ns) == (19500, 3000)
 
 
+def test_the_power_can_be_set() -> None:
+    gpu = virtual.parse("8GiB,idle-watts=20.5,busy-watts=450")
+
+    assert (gpu.idle_watts, gpu.busy_watts) == (20.5, 450)
+
+
 def test_a_context_of_zero_is_allowed() -> None:
     assert virtual.parse("8GiB,context=0").context_bytes == 0
 
@@ -51,6 +57,10 @@ def test_a_context_of_zero_is_allowed() -> None:
         ("8GiB,other=2G", 'unknown unit "G"'),
         ("8GiB,gflops=fast", "is not a number"),
         ("8GiB,kernel-ns=-1", "is not a number"),
+        ("8GiB,idle-watts=-5", "such as idle-watts=50"),
+        ("8GiB,busy-watts=inf", "such as busy-watts=300"),
+        ("8GiB,busy-watt=300", "did you mean busy-watts?"),
+        ("8GiB,idle-watts=400", "draws 400 W when idle and 300 W when busy"),
     ],
 )
 def test_a_mistake_is_answered_in_one_line(text: str, says: str) -> None:

@@ -44,7 +44,7 @@ static void enqueue(vg_stream *stream, double ns)
     if (stream->busy_until < now)
         stream->busy_until = now;
     stream->busy_until += (uint64_t)ns;
-    vg_count_busy(stream->device, (uint64_t)ns);
+    vg_count_busy(stream->device, stream->busy_until);
     if (device_busy_until[stream->device] < stream->busy_until)
         device_busy_until[stream->device] = stream->busy_until;
 }

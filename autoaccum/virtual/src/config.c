@@ -11,6 +11,7 @@ typedef struct {
     char name[128];
     int capability;
     int multiprocessors;
+    double watts[2]; /* idle and busy */
 } traits;
 
 static traits devices[VG_MAX_DEVICES];
@@ -144,6 +145,8 @@ void vg_config_load(void)
             snprintf(devices[i].name, sizeof devices[i].name, "autoaccum virtual GPU");
         devices[i].capability = (int)(vg_env_number(VG_ENV("CC"), i, 8.0) * 10 + 0.5);
         devices[i].multiprocessors = (int)vg_env_number(VG_ENV("SMS"), i, 108);
+        devices[i].watts[0] = vg_env_number(VG_ENV("IDLE_WATTS"), i, 50);
+        devices[i].watts[1] = vg_env_number(VG_ENV("BUSY_WATTS"), i, 300);
     }
     load_visible(vg_devices());
 }
@@ -184,6 +187,12 @@ int vg_multiprocessors(int device)
 {
     vg_start();
     return devices[device].multiprocessors;
+}
+
+double vg_watts(int device, int busy)
+{
+    vg_start();
+    return devices[device].watts[!!busy];
 }
 
 int vg_trace(void)

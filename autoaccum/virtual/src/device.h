@@ -24,6 +24,7 @@ int vg_ordinal(int device);   /* or 0 where the device is hidden */
 const char *vg_name(int device);
 int vg_capability(int device); /* 80 for 8.0 */
 int vg_multiprocessors(int device);
+double vg_watts(int device, int busy);
 int vg_trace(void);
 void vg_uuid(int device, unsigned char out[16]);
 void vg_uuid_text(int device, char out[64]);
@@ -43,8 +44,9 @@ int vg_charge(int device, uint64_t bytes); /* 0, or -1 when it does not fit */
 void vg_release(int device, uint64_t bytes);
 int vg_processes(int device, int *pids, uint64_t *used, int capacity);
 void vg_forget_process(void); /* at exit: give everything back */
-void vg_count_busy(int device, uint64_t ns);
-double vg_utilization(int device); /* percent of the time since the state was made */
+void vg_count_busy(int device, uint64_t until);
+int vg_is_busy(int device); /* whoever's work it is */
+void vg_times(int device, uint64_t *idle_ns, uint64_t *busy_ns); /* since the state was made, until now */
 
 /* ---- memory.c: blocks and copies ---- */
 enum vg_result { VG_OK, VG_FULL, VG_REFUSED }; /* refused: by the host, which has no address space left */

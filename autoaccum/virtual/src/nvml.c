@@ -6,7 +6,9 @@
      no-driver     nvmlInit says that the driver is not loaded
      denied        memory and processes may not be read (containers, MIG)
      no-figures    processes are listed, their memory is "not available" (Windows' WDDM, some containers)
-     not-listed    this process is not in the list (another pid namespace) */
+     not-listed    this process is not in the list (another pid namespace)
+     no-energy     the energy is not counted, only the power is known (before Volta)
+     no-power      neither is known (MIG) */
 #define _GNU_SOURCE
 #include "device.h"
 
@@ -415,7 +417,7 @@ int nvmlDeviceGetGraphicsRunningProcesses_v3(handle h, unsigned *count, process_
     return no_processes(h, count);
 }
 
-/* ---- sensors: constants, because nothing runs ---- */
+/* ---- sensors: what follows from the simulated time ---- */
 
 typedef struct {
     unsigned gpu, memory;
@@ -424,12 +426,37 @@ typedef struct {
 int nvmlDeviceGetUtilizationRates(handle h, utilization *out)
 {
     RESOLVE(h);
-    double busy = vg_utilization(device);
+    uint64_t idle, busy;
+    vg_times(device, &idle, &busy);
     u64 total = vg_total(device);
-    out->gpu = busy > 100 ? 100 : (unsigned)busy;
+    out->gpu = busy ? (unsigned)(100.0 * (double)busy / (double)(idle + busy)) : 0;
     out->memory = total ? (unsigned)(100.0 * (double)vg_used(device) / (double)total) : 0;
     return OK;
 }
+
+int nvmlDeviceGetPowerUsage(handle h, unsigned *milliwatts)
+{
+    RESOLVE(h);
+    if (behaves("no-power"))
+        return NOT_SUPPORTED;
+    *milliwatts = (unsigned)(vg_watts(device, vg_is_busy(device)) * 1e3);
+    return OK;
+}
+
+/* The power over the time until now: what is queued and not yet done costs nothing yet. */
+int nvmlDeviceGetTotalEnergyConsumption(handle h, u64 *millijoules)
+{
+    RESOLVE(h);
+    if (behaves("no-power") || behaves("no-energy"))
+        return NOT_SUPPORTED;
+    uint64_t idle, busy;
+    vg_times(device, &idle, &busy);
+    double joules = vg_watts(device, 0) * (double)idle / 1e9 + vg_watts(device, 1) * (double)busy / 1e9;
+    *millijoules = (u64)(joules * 1e3);
+    return OK;
+}
+
+/* ---- sensors: constants, because nothing runs ---- */
 
 static int constant(handle h, unsigned *out, unsigned value)
 {
@@ -442,11 +469,6 @@ int nvmlDeviceGetTemperature(handle h, int sensor, unsigned *celsius)
 {
     (void)sensor;
     return constant(h, celsius, 40);
-}
-
-int nvmlDeviceGetPowerUsage(handle h, unsigned *milliwatts)
-{
-    return constant(h, milliwatts, 60000);
 }
 
 int nvmlDeviceGetEnforcedPowerLimit(handle h, unsigned *milliwatts)

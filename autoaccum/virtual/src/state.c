@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MAGIC 0x3176757061757631ull /* changes with the layout below */
+#define MAGIC 0x3176757061757632ull /* changes with the layout below */
 #define CANNOT_START 70             /* EX_SOFTWARE; atexit() handlers would need the state that is missing */
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -34,7 +34,8 @@ typedef struct {
     int32_t devices;
     uint64_t total[VG_MAX_DEVICES];
     uint64_t other[VG_MAX_DEVICES];
-    uint64_t busy_ns[VG_MAX_DEVICES];
+    uint64_t busy_ns[VG_MAX_DEVICES];    /* what is queued is in it already */
+    uint64_t busy_until[VG_MAX_DEVICES]; /* the end of what is queued, by anybody */
     uint64_t made_at;
     process processes[VG_MAX_PROCESSES];
 } account;
@@ -202,7 +203,7 @@ static void attach(void)
 {
     int file = open_state_file();
     state = map_state(file);
-    int fresh = state->magic != MAGIC;
+    int fresh = state->magic != MAGIC || state->made_at > vg_now(); /* the latter: before the host rebooted */
     if (fresh) {
         memset(state, 0, sizeof *state);
         make_mutex(&state->mutex);
@@ -358,16 +359,37 @@ int vg_processes(int device, int *pids, uint64_t *used, int capacity)
     return count;
 }
 
-void vg_count_busy(int device, uint64_t ns)
+/* A device is busy from when something is queued on it until all of it is done: streams that overlap count
+   once, and a stream that waits for another device counts as busy. So what is yet to be done is always one
+   piece, from now to busy_until, and can be taken off again. */
+void vg_count_busy(int device, uint64_t until)
 {
-    __atomic_add_fetch(&state->busy_ns[device], ns, __ATOMIC_RELAXED);
+    lock();
+    uint64_t now = vg_now(), *end = &state->busy_until[device], from = *end > now ? *end : now;
+    if (until > from) {
+        state->busy_ns[device] += until - from;
+        *end = until;
+    }
+    unlock();
 }
 
-double vg_utilization(int device)
+int vg_is_busy(int device)
 {
     vg_start();
-    uint64_t elapsed = vg_now() - state->made_at;
-    return elapsed ? 100.0 * (double)state->busy_ns[device] / (double)elapsed : 0;
+    lock();
+    int busy = state->busy_until[device] > vg_now();
+    unlock();
+    return busy;
+}
+
+void vg_times(int device, uint64_t *idle_ns, uint64_t *busy_ns)
+{
+    vg_start();
+    lock();
+    uint64_t now = vg_now(), end = state->busy_until[device];
+    *busy_ns = state->busy_ns[device] - (end > now ? end - now : 0);
+    *idle_ns = now - state->made_at - *busy_ns;
+    unlock();
 }
 
 /* ---- the calling thread's device ---- */
