@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Self
 
 from autoaccum.errors import UsageError
-from autoaccum.records import Record
+from autoaccum.knobs.names import of_options, words
+from autoaccum.records import Knobs, Record
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +42,7 @@ class Plan(Record):
     headroom_bytes: int | None = None
     samples_per_second: float | None = None
     measured: bool = False  # this micro-batch was run; else the figures are predictions
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)  # what it asks for besides sizes: fields of Knobs
 
     @property
     def rank_batch(self) -> int:
@@ -54,17 +55,22 @@ class Plan(Record):
         return len(set(self.micro_batches)) == 1
 
     def __str__(self) -> str:
-        """Give the plan in words: "micro-batch 64 x 8 accumulation steps = 512"."""
+        """Give the plan in words: "micro-batch 64 x 8 accumulation steps = 512 with bf16 autocast"."""
         steps = f"{self.accumulation_steps} accumulation step{'s' if self.accumulation_steps > 1 else ''}"
         ranks = f" x {self.world_size} ranks" if self.world_size > 1 else ""
+        options = f" with {', '.join(words(Knobs.from_dict(self.options)))}" if self.options else ""
         if self.even:
-            return f"micro-batch {self.micro_batch} x {steps}{ranks} = {self.effective_batch}"
+            return f"micro-batch {self.micro_batch} x {steps}{ranks} = {self.effective_batch}{options}"
         sizes = " + ".join(f"{len(list(same))} x {size}" for size, same in groupby(self.micro_batches))
-        return f"micro-batches {sizes} in {steps}{ranks} = {self.effective_batch}"
+        return f"micro-batches {sizes} in {steps}{ranks} = {self.effective_batch}{options}"
 
     @classmethod
-    def of(cls, *, target_batch: int, micro_batch: int, world_size: int = 1) -> Self:
+    def of(
+        cls, *, target_batch: int, micro_batch: int, world_size: int = 1, options: Mapping[str, Any] | None = None
+    ) -> Self:
         """Give the plan of those who know their numbers; the last micro-batch takes the rest.
+
+        `options` are those of another plan, or such as `{"precision": "bf16", "checkpoint": "all"}`.
 
         >>> Plan.of(target_batch=100, micro_batch=32).micro_batches
         (32, 32, 32, 4)
@@ -81,7 +87,26 @@ class Plan(Record):
             micro_batches=micro_batches,
             world_size=world_size,
             effective_batch=target_batch,
+            options=of_options(options or {}).options,
         )
+
+    def prepare(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
+    ) -> None:
+        """Turn on what `options` asks for, in place: before the model is wrapped in DDP or sharded.
+
+        `plan.stepper` does so itself where that was not done. What is on already is left alone. Precision is no
+        property of a model: `plan.stepper` computes the loss under autocast; in a loop of your own, open it there.
+
+        >>> plan.prepare(model)
+        >>> model = DistributedDataParallel(model)
+        """
+        from autoaccum.knobs.prepare import prepare
+        from autoaccum.training.guards import as_optimizers
+
+        prepare(of_options(self.options), model, [] if optimizer is None else as_optimizers(optimizer))
 
     def stepper(
         self,
@@ -96,7 +121,8 @@ class Plan(Record):
         """Give the training step: called with a rank's whole batch, it makes one exact update of it.
 
         `loss(model, batch)` returns a mean over the batch, or `(loss_sum, count)`. `clip` is the largest norm of the
-        gradient, `scaler` a torch.amp.GradScaler; `noise_scale` has the gradient noise scale estimated.
+        gradient, `scaler` a torch.amp.GradScaler; `noise_scale` has the gradient noise scale estimated. What
+        `options` asks for is turned on in the model and the optimizer, as `plan.prepare` does.
 
         >>> step = plan.stepper(model, optimizer, loss, clip=1.0)
         >>> for batch in DataLoader(data, batch_size=plan.rank_batch):
@@ -115,10 +141,13 @@ class Plan(Record):
             clip=clip,
             scaler=scaler,
             noise_scale=noise_scale,
+            knobs=of_options(self.options),
         )
 
     def windows(self, loader: Iterable[Any], *, device: torch.device | str | None = None) -> Iterator[Window]:
         """Give the windows of a loop that one call cannot serve, a GAN's or one of RL; micro-batches go to `device`.
+
+        What `options` asks for is yours to turn on: with `plan.prepare`, and the precision with `torch.autocast`.
 
         >>> for window in plan.windows(DataLoader(data, batch_size=plan.rank_batch), device="cuda"):
         ...     with window.update(optimizer, clip=1.0) as update:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Self
 
@@ -62,8 +62,35 @@ class Request(Record):
     reference_batch: int | None = None  # the batch that the recipe was made for
     split: str = "auto"
     find_max: bool = False
+    tune_trials: int = 0
+    tune_seconds: float = 60.0
+    allow: str | None = None  # the knobs that may be turned besides those that need no leave
+    objective: str = "throughput"
+    storage: str | None = None  # of the study; None: a journal in the run folder
     seed: int = 0
     timeout: float = 600.0
+    workload_digest: str = ""  # of the file, so that a run is not continued with another one
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Knobs(Record):
+    """What a plan asks of the training besides its sizes; the defaults leave it as the user wrote it."""
+
+    precision: str | None = None  # "bf16" or "fp16", under autocast
+    tf32: bool = False
+    compile: bool = False
+    checkpoint: str | None = None  # "half": every second of the repeated blocks; or "all"
+    channels_last: bool = False
+    optimizer: str | None = None  # "foreach" or "fused": how its step is computed
+    expandable_segments: bool = False  # of CUDA's allocator, from the start of the process
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What differs from the defaults: a plan's `options`."""
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
+
+
+PLAIN = Knobs()  # none turned
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,14 +100,40 @@ class Trial(Record):
     micro_batch: int
     accumulation_steps: int = 2  # gradients stay resident only from the second micro-step on
     updates: int = 2  # the first is warm-up: the optimizer's state appears at its end
-    last_micro_batch: int | None = None  # of each update, where a plan is uneven
+    micro_batches: tuple[int, ...] = ()  # those of a plan, whose sizes may differ
+    whole_updates: int = 0  # so many more, of all the plan's micro-batches; then these are the ones that are timed
     phase: str = "grow"
     fresh: bool = False  # in a new process, where nothing is left of earlier sizes
+    warm: bool = False  # go on where the same trial left off a moment ago: no warm-up
+    knobs: Knobs = PLAIN
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The micro-batches of one update: so many of the plan's, the last one among them, else all alike."""
+        if not self.micro_batches:
+            return (self.micro_batch,) * self.accumulation_steps
+        return (*self.micro_batches[: self.accumulation_steps - 1], self.micro_batches[-1])
+
+    @property
+    def micro_steps(self) -> int:
+        """How many micro-steps the whole trial takes."""
+        return self.updates * self.accumulation_steps + self.whole_updates * len(self.micro_batches)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Window(Record):
+    """The time of one update, or of a part of one: some micro-steps and the optimizer's step."""
+
+    samples: int
+    seconds: float
+    forward_seconds: float
+    optimizer_seconds: float
+    joules: float | None = None  # of the whole device
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample(Record):
-    """What one trial showed. All but the last two fields are columns of samples.csv."""
+    """What one trial showed. All but `fresh` and `details` are columns of samples.csv."""
 
     trial: int
     phase: str
@@ -95,6 +148,8 @@ class Sample(Record):
     alloc_retries: int | None = None
     message: str = ""
     optimizer_seconds: float | None = None  # the optimizer's part of step_seconds
+    forward_seconds: float | None = None  # the forward passes' part of it
+    options: dict[str, Any] = field(default_factory=dict)  # the knobs that were turned
     fresh: bool = False  # the first trial of its process
     details: str = ""  # the traceback of the user's own code
 

@@ -25,6 +25,7 @@ LAYERS = [
     ["records", "virtual"],
     ["oom", "generators", "pipes"],
     ["workload", "batch", "device"],
+    ["knobs"],
     ["training"],
     ["plans"],
     ["trial"],
@@ -34,8 +35,10 @@ LAYERS = [
     ["lab"],
     ["search", "fit", "advice", "recipe"],
     ["solve", "confirm"],
-    ["planning"],
+    ["tuning"],
+    ["planning", "checks"],
     ["report"],
+    ["watching"],
     ["pipeline", "environment", "display", "live"],
     ["verification"],
     ["cli"],
@@ -143,7 +146,7 @@ def test_the_command_lines_surface_is_as_documented() -> None:
     assert surface == {
         "probe": sorted([
             "workload", "--target-batch", "--memory-budget", "--device", "--world-size", "--reference-batch", "--split",
-            "--find-max", "--out", "--json", "--seed", "--timeout", "-q", "--quiet", "-v", "--verbose",
+            "--find-max", "--tune-trials", "--tune-seconds", "--allow", "--objective", "--storage", "--resume", "--out", "--json", "--seed", "--timeout", "-q", "--quiet", "-v", "--verbose",
         ]),
         "verify": sorted(["workload", "--json", "--seed", "--timeout", "-q", "--quiet", "-v", "--verbose"]),
         "env": ["--device", "--json"],

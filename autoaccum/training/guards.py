@@ -60,8 +60,10 @@ def check_gradients(
     return held
 
 
-def check_options(clip: float | None, scaler: Any) -> None:
-    """Raise unless `clip` is a norm and `scaler` a GradScaler, where they are given."""
+def check_options(clip: float | None, scaler: Any, precision: str | None = None) -> None:
+    """Raise unless `clip` is a norm and `scaler` a GradScaler, where they are given; fp16 needs one."""
+    if scaler is None and precision == "fp16":
+        raise UsageError("the plan trains in fp16: give scaler=torch.amp.GradScaler()")
     if scaler is not None and not callable(getattr(scaler, "unscale_", None)):
         raise UsageError(f"scaler is a {type(scaler).__name__}: give a torch.amp.GradScaler")
     if clip is None:

@@ -16,7 +16,9 @@ import torch
 
 from autoaccum import batch as batches
 from autoaccum.errors import AutoaccumWarning, NothingFits, UsageError
+from autoaccum.knobs.prepare import computed, prepare
 from autoaccum.oom import is_oom
+from autoaccum.records import Knobs
 from autoaccum.training.accumulate import StepResult, Update, held_by
 from autoaccum.training.guards import as_optimizers, check_options, check_parameters
 from autoaccum.training.noise import NoiseScale
@@ -40,8 +42,10 @@ class Stepper:
         clip: float | None = None,
         scaler: torch.amp.GradScaler | None = None,
         noise_scale: bool = False,
+        knobs: Knobs | None = None,
     ) -> None:
-        check_options(clip, scaler)
+        knobs = knobs or Knobs()
+        check_options(clip, scaler, knobs.precision)
         if not callable(loss):
             raise UsageError(f"loss is a {type(loss).__name__}: give a function of (model, batch)")
         optimizers = as_optimizers(optimizer)
@@ -51,13 +55,14 @@ class Stepper:
             raise UsageError(
                 "scaler and noise_scale do not work with fully_shard: train in bf16, and without noise_scale"
             )
+        prepare(knobs, model, optimizers)
         self.micro_batch = max(micro_batches)  # the largest that is tried; smaller after running out of memory
         self._model = model
-        self._loss = loss
         self._planned = tuple(micro_batches)
         self._shrunk = False
         self._lists_are_split: bool | None = None
         self._device = parameters[0].device
+        self._loss = computed(knobs, loss, self._device)
         self._noise = NoiseScale(list(held_by(optimizers))) if noise_scale else None
         self._update = Update(parameters, optimizers, clip=clip, scaler=scaler, ranks=ranks, noise=self._noise)
         self._rewind = Rewind(model, self._device)
