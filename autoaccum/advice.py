@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autoaccum.errors import AutoaccumError, NothingFits, WorkloadError
+from autoaccum.knobs.names import words
 from autoaccum.oom import requested_bytes
 from autoaccum.plans import Plan
-from autoaccum.records import Budget, DeviceInfo, ModelInfo, Outcome, Sample
+from autoaccum.records import Budget, DeviceInfo, Knobs, ModelInfo, Outcome, Sample
 from autoaccum.units import format_bytes
 
 # What the search sets through mallopt: malloc then returns memory at once.
 _MALLOC = "MALLOC_MMAP_THRESHOLD_=65536 MALLOC_TRIM_THRESHOLD_=65536"
 _TIGHT = 0.15  # two runs with glibc's defaults differed by as much (benchmarks/plan_holds.py)
-_HELP = "raise --memory-budget, or need less: activation checkpointing, bf16, an optimizer with less state than Adam"
+_HELP = (
+    "raise --memory-budget, allow what saves some (--allow checkpoint,bf16), or take less optimizer state than Adam's"
+)
 
 
 def no_plan(samples: Sequence[Sample], device: DeviceInfo, budget: Budget, model: ModelInfo | None) -> AutoaccumError:
@@ -75,6 +78,12 @@ def tight(plan: Plan, device: DeviceInfo, budget: Budget) -> list[str]:
         f"the plan leaves {format_bytes(headroom)} of the budget, and malloc may keep more than that in a longer run: "
         f"to hold the budget for certain, train with {_MALLOC} in the environment"
     ]
+
+
+def rescued(knobs: Knobs, plans: Sequence[Plan]) -> str:
+    """Give the warning for plans that fit only with knobs that save memory."""
+    largest = max(plan.micro_batch for plan in plans)
+    return f"nothing fits as it is; with {', '.join(words(knobs))} micro-batch {largest} does, and the plan needs it"
 
 
 def many_steps(plan: Plan, largest_ok: int) -> list[str]:

@@ -11,12 +11,16 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from autoaccum._version import __version__
 from autoaccum.errors import AutoaccumError, Interrupted
+
+if TYPE_CHECKING:
+    from autoaccum.records import Request
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -32,8 +36,8 @@ def cli() -> None:
 
 
 @cli.command()
-@click.argument("workload", metavar="FILE[:NAME]")
-@click.option("--target-batch", type=int, required=True, metavar="N", help="The effective batch to reach, exactly.")
+@click.argument("workload", metavar="FILE[:NAME]", required=False)
+@click.option("--target-batch", type=int, metavar="N", help="The effective batch to reach, exactly.")
 @click.option("--memory-budget", metavar="SIZE", help="20GiB, 20GB or 80%.  [default: what is free, less a reserve]")
 @click.option(
     "--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu, cuda[:N] or virtual:SIZE."
@@ -42,13 +46,27 @@ def cli() -> None:
 @click.option("--reference-batch", type=int, metavar="N", help="The batch that your recipe was made for, for advice.")
 @click.option("--split", default="auto", show_default=True, metavar="KIND", help="auto, even or uneven micro-batches.")
 @click.option("--find-max", is_flag=True, help="Find the exact largest micro-batch, beyond what the plan needs.")
+@click.option(
+    "--tune-trials", type=int, default=16, show_default=True, metavar="N", help="To tune the speed; 0 turns it off."
+)
+@click.option(
+    "--tune-seconds", type=float, default=60.0, show_default=True, metavar="SECONDS", help="For tuning, at most."
+)
+@click.option(
+    "--allow", metavar="LIST", help="bf16,fp16,tf32,compile,checkpoint,channels_last: what tuning may turn on."
+)
+@click.option(
+    "--objective", default="throughput", show_default=True, metavar="WHAT", help="throughput, or energy per sample."
+)
+@click.option("--storage", metavar="URL", help="Of the Optuna study.  [default: a journal in the run folder]")
+@click.option("--resume", metavar="RUN", help="Go on with the run in this folder; give no FILE.")
 @click.option("--out", default="results", show_default=True, metavar="DIR", help="Where the run folder goes.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report on stdout, and nothing else there.")
 @click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of the workload's RNGs.")
 @click.option("--timeout", type=float, default=600.0, show_default=True, metavar="SECONDS", help="For one trial.")
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
 @click.option("-v", "--verbose", is_flag=True, help="Show what the workload prints, and its tracebacks.")
-def probe(as_json: bool, out: str, quiet: bool, verbose: bool, **options: Any) -> None:
+def probe(as_json: bool, out: str, quiet: bool, verbose: bool, resume: str | None, **options: Any) -> None:
     """Probe the workload in FILE and print the plan.
 
     FILE defines build_model() and make_batch(size), and may define loss(model, batch) and
@@ -60,16 +78,18 @@ def probe(as_json: bool, out: str, quiet: bool, verbose: bool, **options: Any) -
       autoaccum probe model.py --target-batch 512 --memory-budget 20GiB --device cuda:1
       autoaccum probe model.py --target-batch 512 --device virtual:24GiB
       autoaccum probe train.py:workload --target-batch 256 --json > report.json
+      autoaccum probe model.py --target-batch 512 --allow bf16,checkpoint --tune-seconds 300
+      autoaccum probe --resume results/model-2026-11-18-001
 
     Exit codes: 0 plan found, 1 internal error, 2 usage, 3 nothing fits, 4 the workload raised,
     5 no usable device, 130 interrupted.
     """
     from autoaccum import pipeline
     from autoaccum.display import Display, plan_line
-    from autoaccum.records import Request
     from autoaccum.report.files import NAMES
     from autoaccum.report.files import as_json as as_json_text
     from autoaccum.report.record import Report
+    from autoaccum.tuning.costs import gained
 
     display = Display(sys.stderr)
 
@@ -83,6 +103,8 @@ def probe(as_json: bool, out: str, quiet: bool, verbose: bool, **options: Any) -
             display.say("warning", warning, style="yellow")
         if quiet:
             return
+        if report.tuning is not None:
+            display.say("tuned", gained(report.tuning))
         for advice in report.advice:
             display.say("advice", advice)
         largest, failed = report.bracket.largest_ok, report.bracket.smallest_failed
@@ -92,12 +114,13 @@ def probe(as_json: bool, out: str, quiet: bool, verbose: bool, **options: Any) -
             display.say("wrote", f"{folder}/  {'  '.join(NAMES)}")
 
     try:
-        report, folder = pipeline.run(
-            Request(**options),
-            out=Path(out),
-            watcher=None if quiet else display,
-            echo=display.echo if verbose else None,
-        )
+        watcher, echo = None if quiet else display, display.echo if verbose else None
+        folder: Path | None
+        if resume is not None:
+            kept = _only_what_a_run_takes_up(options)
+            report, folder = pipeline.resume(Path(resume), **kept, watcher=watcher, echo=echo)
+        else:
+            report, folder = pipeline.run(_request(options), out=Path(out), watcher=watcher, echo=echo)
         show(report, folder)
     except (AutoaccumError, Interrupted) as error:
         if error.report is not None:
@@ -177,6 +200,28 @@ def main() -> NoReturn:
         details = traceback.format_exc() if verbose else ""
         _fail(f"internal error: {type(error).__name__}: {error} (-v shows the traceback; please report it)", 1, details)
     sys.exit(code)
+
+
+def _request(options: dict[str, Any]) -> Request:
+    from autoaccum.records import Request
+
+    if options["workload"] is None:
+        raise click.UsageError("give the Python file of the workload, or --resume RUN")
+    if options["target_batch"] is None:
+        raise click.UsageError("Missing option '--target-batch': the effective batch to reach")
+    return Request(**options)
+
+
+def _only_what_a_run_takes_up(options: dict[str, Any]) -> dict[str, Any]:
+    """Give the options that may be new when a run is continued; raise for others."""
+    new = ("tune_trials", "tune_seconds")
+    source = click.get_current_context().get_parameter_source
+    given = [name for name in options if source(name) not in (None, ParameterSource.DEFAULT)]
+    for name in given:
+        if name not in new:
+            what = "FILE" if name == "workload" else f"--{name.replace('_', '-')}"
+            raise click.UsageError(f"a run is continued as it was begun: leave {what} out beside --resume")
+    return {name: options[name] for name in given}
 
 
 def _print(text: str, folder: Path | None) -> None:

@@ -2,6 +2,7 @@
 
 What the search saw may not hold there: malloc keeps memory, a fresh CUDA process lays its blocks out otherwise, a
 neighbour grew. Then smaller plans are tried, in growing strides until one runs, and from there those that rank better.
+The figures that the answer states are those of this run: whole updates, as training makes them.
 """
 
 from __future__ import annotations
@@ -10,16 +11,34 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from autoaccum.advice import tight, unconfirmed
+from autoaccum.knobs.names import of_options
 from autoaccum.lab import Lab
 from autoaccum.plans import Plan
 from autoaccum.records import Budget, DeviceInfo, Sample, Trial
 
+_WHOLE_SECONDS = 2.0  # about as long as whole updates are timed, where one takes less
+_MOST_WHOLE = 5
+
+
+def training_limit(device: DeviceInfo, budget: Budget) -> int:
+    """Give the limit under which a plan is confirmed: where runs differ, some is left for those that need more."""
+    return budget.limit_bytes if device.repeatable else int(budget.limit_bytes * 0.95)
+
+
+def first_that_runs(plans: Sequence[Plan], lab: Lab, device: DeviceInfo, budget: Budget) -> Plan | None:
+    """Give the first of plans that were tuned which runs in a fresh process, with what was measured there."""
+    for plan in plans:
+        sample = lab.run(_trial(plan, device))
+        if sample.ok:
+            best = _confirmed(plan, sample, budget)
+            lab.warn(*tight(best, device, budget))
+            return best
+        lab.warn(unconfirmed(sample, device))
+    return None
+
 
 def confirm(plans: Sequence[Plan], lab: Lab, device: DeviceInfo, budget: Budget) -> list[Plan]:
     """Give the best of the ranked plans that runs, with what was measured, and the others that may fit."""
-    # Where runs differ, the confirming one is longer, and what it leaves free is for those that need more.
-    share, updates = (1.0, 3) if device.repeatable else (0.95, 6)
-    lab.as_in_training(int(budget.limit_bytes * share))
     open_, best, stride = list(plans), None, 0  # open: those that may fit, and rank above the best so far
     others = list(plans)
     while open_:
@@ -28,7 +47,7 @@ def confirm(plans: Sequence[Plan], lab: Lab, device: DeviceInfo, budget: Budget)
             plan = by_size[len(by_size) // 2]
         else:
             plan = open_[0] if stride == 0 else by_size[min(stride, len(by_size)) - 1]
-        sample = lab.run(_trial(plan, updates))
+        sample = lab.run(_trial(plan, device))
         if sample.ok:
             best = _confirmed(plan, sample, budget)
             others = [other for other in others if other is not plan]
@@ -45,28 +64,29 @@ def confirm(plans: Sequence[Plan], lab: Lab, device: DeviceInfo, budget: Budget)
     return [best, *(other for other in others if other.micro_batch != best.micro_batch)]
 
 
-def _trial(plan: Plan, updates: int) -> Trial:
+def _trial(plan: Plan, device: DeviceInfo) -> Trial:
+    """Give the confirming trial: some short updates for the memory, then whole ones for the time."""
+    expected = plan.effective_batch / plan.samples_per_second if plan.samples_per_second else _WHOLE_SECONDS
     return Trial(
         micro_batch=plan.micro_batch,
         accumulation_steps=min(2, plan.accumulation_steps),
-        last_micro_batch=None if plan.even else plan.micro_batches[-1],
-        updates=updates,
+        micro_batches=plan.micro_batches,
+        updates=3 if device.repeatable else 6,  # where runs differ, a longer one shows more
+        whole_updates=max(1, min(_MOST_WHOLE, int(_WHOLE_SECONDS / expected))),
         phase="confirm",
         fresh=True,
+        knobs=of_options(plan.options),
     )
 
 
 def _confirmed(plan: Plan, sample: Sample, budget: Budget) -> Plan:
     """Give the plan with what its confirming trial measured in place of predictions."""
-    peak, optimizer = sample.device_used_bytes or 0, sample.optimizer_seconds or 0.0
-    speed = None
-    if sample.step_seconds is not None and sample.samples_per_second is not None:
-        per_sample = (sample.step_seconds - optimizer) / (sample.samples_per_second * sample.step_seconds)
-        speed = plan.effective_batch / (per_sample * plan.rank_batch + optimizer)
+    peak = sample.device_used_bytes or 0
+    speed = sample.samples_per_second
     return replace(
         plan,
         peak_bytes=peak,
         headroom_bytes=budget.limit_bytes - peak,
-        samples_per_second=speed,
+        samples_per_second=None if speed is None else speed * plan.world_size,
         measured=True,
     )

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from typing import IO
 
 from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
+from autoaccum.knobs.names import of_options, words
 from autoaccum.plans import Plan
 from autoaccum.records import Budget, DeviceInfo, Outcome, Sample, Trial
+from autoaccum.tuning.results import Fate, Measurement
+from autoaccum.tuning.space import Candidate
 from autoaccum.units import format_bytes
 
 _BAR = 12
@@ -19,6 +23,13 @@ _WORDS = {
     Outcome.KILLED: "[red]killed[/]",
     Outcome.TIMED_OUT: "[red]timed out[/]",
     Outcome.FAILED: "[red]failed[/]",
+}
+_FATES = {
+    Fate.OK: "[green]ok[/]",
+    Fate.PRUNED: "[dim]slower: given up[/]",
+    Fate.OOM: "[yellow]out of memory[/]",
+    Fate.INFEASIBLE: "[dim]would not fit: not run[/]",
+    Fate.FAILED: "[red]failed[/]",
 }
 
 
@@ -49,6 +60,7 @@ class Display:
         self._console = _Steady(file=stream, highlight=False)
         self._status: Status | None = None
         self._limit = 0
+        self._tuning: tuple[int, float, float] = (0, 0.0, 0.0)  # trials and seconds at most, and when it began
 
     def opened(self, device: DeviceInfo, budget: Budget) -> None:
         """Say what is probed, and head the rows."""
@@ -62,14 +74,7 @@ class Display:
         """Show what runs now."""
         left = "" if at_most is None else f", at most {at_most - 1} more after it"
         word = "confirming" if trial.phase == "confirm" else "trying"
-        text = f"{word} micro-batch {trial.micro_batch}{left}"
-        if not self._console.is_terminal:
-            return
-        if self._status is None:
-            self._status = self._console.status(text)
-            self._status.start()
-        else:
-            self._status.update(text)
+        self._show(f"{word} micro-batch {trial.micro_batch}{left}")
 
     def trial_finished(self, sample: Sample) -> None:
         """Print the trial's row."""
@@ -86,11 +91,46 @@ class Display:
             word = "[green]confirmed[/]" if sample.ok else "[yellow]not confirmed[/]"
         self._console.print(f"{sample.micro_batch:>11}  {peak:>10}  {bar}  {speed:>9}  {word}")
 
+    def tuning_started(self, trials: int, seconds: float) -> None:
+        """Head the rows of the candidates."""
+        self._tuning = trials, seconds, time.monotonic()
+        self._console.print(f"[dim]{'tuning':>11}  {'update':>10}  {'':<{_BAR + 5}}  {'samples/s':>9}[/]")
+
+    def candidate_started(self, candidate: Candidate, done: int) -> None:
+        """Show what is measured now, how far it is, and for how long it may go on."""
+        trials, seconds, began = self._tuning
+        elapsed = time.monotonic() - began
+        left = min(seconds - elapsed, (trials - done) * elapsed / done if done else seconds)
+        filled = round(_BAR * min(1.0, max(done / max(1, trials), elapsed / max(seconds, 1e-9))))
+        bar = f"[cyan]{'━' * filled}[/][dim]{'·' * (_BAR - filled)}[/]"
+        named = ", ".join([f"micro-batch {candidate.micro_batch}", *words(candidate.knobs)])
+        self._show(f"tuning {bar} {done}/{trials}, about {max(1.0, left):.0f} s left: {escape(named)}")
+
+    def candidate_finished(self, row: Measurement, best: Measurement | None) -> None:
+        """Print the candidate's row."""
+        seconds = "" if row.update_seconds is None else f"{row.update_seconds:.3g} s"
+        spread = ""
+        if row.update_seconds and row.update_seconds_low is not None and row.update_seconds_high is not None:
+            spread = f"±{(row.update_seconds_high - row.update_seconds_low) / row.update_seconds / 2:.1%}"
+        speed = "" if row.samples_per_second is None else _speed(row.samples_per_second)
+        word = "[bold green]best so far[/]" if best is not None and best.trial == row.trial else _FATES[row.outcome]
+        knobs = "".join(f", {each}" for each in words(of_options(row.options)))
+        line = f"{row.micro_batch:>11}  {seconds:>10}  {spread:<{_BAR + 5}}  {speed:>9}  {word}"
+        self._console.print(f"{line}[dim]{escape(knobs)}[/]", soft_wrap=True)
+
     def waiting(self, text: str) -> None:
         """Say on a terminal what is being waited for."""
-        if self._console.is_terminal and self._status is None:
+        self._show(text)
+
+    def _show(self, text: str) -> None:
+        """Show a line that goes away again, on a terminal only."""
+        if not self._console.is_terminal:
+            return
+        if self._status is None:
             self._status = self._console.status(text)
             self._status.start()
+        else:
+            self._status.update(text)
 
     def close(self) -> None:
         """Take the state line away."""

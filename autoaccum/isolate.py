@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,7 +23,7 @@ from autoaccum import errors
 from autoaccum.equivalence.verdicts import Verdict
 from autoaccum.oom import cause_of_death
 from autoaccum.pipes import Echo, Lines, Tail
-from autoaccum.records import Budget, DeviceInfo, ModelInfo, Outcome, Sample, Trial
+from autoaccum.records import Budget, DeviceInfo, ModelInfo, Outcome, Sample, Trial, Window
 
 _START_SECONDS = 120.0  # importing torch from a cold network disk takes its time
 _STOP_SECONDS = 5.0
@@ -41,6 +41,7 @@ class WorkerSpec:
     limit_bytes: int | None = None  # decided by an earlier worker; stands above memory_budget
     seed: int = 0
     exact_meter: bool = True
+    variables: dict[str, str] = field(default_factory=dict)  # of the environment, as training would set them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,8 +59,18 @@ class Answer:
     """What a worker says to a trial; made up here when it died of it."""
 
     sample: Sample
+    windows: tuple[Window, ...] = ()
     model: ModelInfo | None = None
     warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Abilities:
+    """What a worker says of itself to those who want to tune."""
+
+    unsupported: dict[str, str]  # knobs, each with why it cannot be turned here
+    timed: bool  # whether a clock says anything about the device
+    energy: str | None  # where joules come from
 
 
 class Worker:
@@ -101,8 +112,8 @@ class Worker:
     def run(self, number: int, trial: Trial, *, smaller_ran: bool) -> Answer:
         """Run one trial; a worker that dies or hangs over it gives a sample all the same."""
         self.trials += 1
-        # A trial of more updates than usual has as much more time.
-        allowed_seconds = self._timeout_seconds * max(1.0, trial.updates / 2)
+        # A trial of more micro-steps than usual has as much more time.
+        allowed_seconds = self._timeout_seconds * max(1.0, trial.micro_steps / 4)
         content = self._ask({"number": number, "trial": asdict(trial)}, allowed_seconds, smaller_ran=smaller_ran)
         if isinstance(content, tuple):
             return Answer(sample=_lost(number, trial, *content, self._printed.text()))
@@ -110,6 +121,7 @@ class Worker:
             self.close()
         return Answer(
             sample=Sample.from_dict(content["sample"]),
+            windows=tuple(Window.from_dict(window) for window in content["windows"]),
             model=None if content["model"] is None else ModelInfo.from_dict(content["model"]),
             warnings=tuple(content["warnings"]),
         )
@@ -123,6 +135,11 @@ class Worker:
         if "error" in content:
             raise getattr(errors, content["error"])(content["message"], details=content["details"])
         return Verdict.from_dict(content["verdict"])
+
+    def abilities(self) -> Abilities | None:
+        """Give what can be tuned here; None for a worker that was lost over it."""
+        content = self._ask({"ask": "unsupported"}, self._timeout_seconds)
+        return None if isinstance(content, tuple) else Abilities(**content)
 
     def couplings(self, largest_ok: int) -> tuple[str, ...]:
         """Give the warnings of samples that see each other, from no more rows than ran; a lost worker saw none."""
@@ -215,6 +232,7 @@ def _lost(number: int, trial: Trial, outcome: Outcome, message: str, printed: st
         accumulation_steps=trial.accumulation_steps,
         outcome=outcome,
         message=message,
+        options=trial.knobs.options,
         details=printed,
     )
 
@@ -222,7 +240,7 @@ def _lost(number: int, trial: Trial, outcome: Outcome, message: str, printed: st
 def _child_environment(spec: WorkerSpec) -> dict[str, str]:
     """Give our environment and the device's, with this package importable also where it is not installed."""
     root = str(Path(__file__).resolve().parent.parent)
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1", **devices.environment(spec.device)}
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", **spec.variables, **devices.environment(spec.device)}
     if Path(root).name not in ("site-packages", "dist-packages"):
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), root]))
     if spec.exact_meter:

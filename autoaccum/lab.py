@@ -6,13 +6,15 @@ until a fresh one is asked for. The lab of live objects is in live/planner.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Protocol, Self
 
-from autoaccum.errors import WorkloadError
-from autoaccum.isolate import Ready, Worker, WorkerSpec
+from autoaccum.errors import DeviceError, WorkloadError
+from autoaccum.isolate import Abilities, Answer, Ready, Worker, WorkerSpec
+from autoaccum.knobs.names import environment
 from autoaccum.pipes import Echo
 from autoaccum.records import Budget, DeviceInfo, ModelInfo, Outcome, Sample, Trial
 
@@ -52,7 +54,15 @@ class Lab(Protocol):
 class WorkerLab:
     """Runs trials in workers and keeps what they showed: samples, warnings, and facts of the model."""
 
-    def __init__(self, spec: WorkerSpec, *, timeout_seconds: float, watcher: Watcher, echo: Echo | None = None) -> None:
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        *,
+        timeout_seconds: float,
+        watcher: Watcher,
+        echo: Echo | None = None,
+        keep: Callable[[], None] = lambda: None,  # called after each trial that is kept
+    ) -> None:
         self.samples: list[Sample] = []
         self.warnings: list[str] = []
         self.model: ModelInfo | None = None
@@ -60,6 +70,8 @@ class WorkerLab:
         self._timeout_seconds = timeout_seconds
         self._watcher = watcher
         self._echo = echo
+        self._keep = keep
+        self._before: tuple[DeviceInfo, Budget] | None = None
         self._worker: Worker | None = None
         self.ready: Ready | None = None
 
@@ -73,31 +85,54 @@ class WorkerLab:
             self._worker.kill() if error is not None else self._worker.close()
 
     def open(self) -> tuple[DeviceInfo, Budget]:
-        """Start the first worker, which decides on the budget for all."""
-        self.ready = self._live_worker().ready
-        assert self.ready.budget is not None  # noqa: S101  (for the type checker)
-        self._spec = replace(self._spec, limit_bytes=self.ready.budget.limit_bytes)
-        self._watcher.opened(self.ready.device, self.ready.budget)
-        return self.ready.device, self.ready.budget
+        """Start the first worker, which decides on the budget for all, unless that was done before."""
+        ready = self._live_worker().ready
+        if self._before is not None:
+            device, budget = self._before
+            if (ready.device.kind, ready.device.name) != (device.kind, device.name):
+                raise DeviceError(f"that run was on {device.name} and this is {ready.device.name}: probe again here")
+            ready = replace(ready, device=device, budget=budget)
+        self.ready = ready
+        assert ready.budget is not None  # noqa: S101  (for the type checker)
+        self._spec = replace(self._spec, limit_bytes=ready.budget.limit_bytes)
+        self._watcher.opened(ready.device, ready.budget)
+        return ready.device, ready.budget
+
+    def take_up(self, device: DeviceInfo, budget: Budget, samples: Sequence[Sample]) -> None:
+        """Go on from what an earlier run has seen, on the same device under the same budget."""
+        self._before = device, budget
+        self._spec = replace(self._spec, limit_bytes=budget.limit_bytes)
+        self.samples.extend(samples)
 
     def run(self, trial: Trial, at_most: int | None = None) -> Sample:
         """Run one trial in the present worker, or in a new one if that has died; raise if the workload raised."""
         self._watcher.trial_started(trial, at_most)
-        if trial.fresh:
-            self._retire()
-        smaller_ran = any(s.ok and s.micro_batch < trial.micro_batch for s in self.samples)
-        worker = self._live_worker()
-        answer = worker.run(len(self.samples) + 1, trial, smaller_ran=smaller_ran)
-        sample = replace(answer.sample, fresh=worker.trials == 1)
+        sample = self.time(trial, number=len(self.samples) + 1).sample
         self.samples.append(sample)
-        self.model = answer.model or self.model
-        self.warn(*answer.warnings)
         if sample.outcome in (Outcome.KILLED, Outcome.TIMED_OUT):
             self.warn(f"micro-batch {sample.micro_batch} counts as too large: {sample.message}")
+        self._keep()
         self._watcher.trial_finished(sample)
         if sample.outcome is Outcome.FAILED:
             raise WorkloadError(f"{sample.message} (micro-batch {sample.micro_batch})", details=sample.details)
         return sample
+
+    def time(self, trial: Trial, number: int = 0) -> Answer:
+        """Run one trial for the time of its windows; what it shows is not kept among the samples."""
+        variables = environment(trial.knobs, os.environ)
+        if trial.fresh or variables != self._spec.variables:
+            self._spec = replace(self._spec, variables=variables)
+            self._retire()
+        smaller_ran = any(s.ok and s.micro_batch < trial.micro_batch for s in self.samples)
+        worker = self._live_worker()
+        answer = worker.run(number, trial, smaller_ran=smaller_ran)
+        self.model = answer.model or self.model
+        self.warn(*answer.warnings)
+        return replace(answer, sample=replace(answer.sample, fresh=worker.trials == 1))
+
+    def abilities(self) -> Abilities | None:
+        """Have the present worker say what can be tuned."""
+        return self._live_worker().abilities()
 
     def as_in_training(self, limit_bytes: int) -> None:
         """Have the next trials run in processes set up as the user's training will be, under this limit."""

@@ -1,46 +1,37 @@
-"""The straight line: workload -> probe -> fit -> solve -> confirm -> report."""
+"""The straight line: workload -> search -> fit -> solve -> tune -> confirm -> report."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autoaccum import device as devices
 from autoaccum import search
+from autoaccum.checks import check
 from autoaccum.errors import Interrupted, NothingFits, UsageError
 from autoaccum.fit import fit_memory
 from autoaccum.interrupts import undisturbed
 from autoaccum.isolate import WorkerSpec
-from autoaccum.lab import Watcher, WorkerLab
+from autoaccum.lab import WorkerLab
 from autoaccum.pipes import Echo
-from autoaccum.planning import find_plans
-from autoaccum.plans import Plan, rank_share
+from autoaccum.planning import Found, find_plans
+from autoaccum.plans import Plan
 from autoaccum.recipe import advice, low_precision
-from autoaccum.records import Budget, DeviceInfo, Request, Sample, Trial
+from autoaccum.records import Knobs, Outcome, Request
 from autoaccum.report import files
 from autoaccum.report.record import Report, Status
-from autoaccum.solve import SPLITS, shortlist
-from autoaccum.units import parse_budget
-from autoaccum.workload import check_syntax, split_spec
+from autoaccum.solve import shortlist
+from autoaccum.tuning.costs import prices
+from autoaccum.tuning.results import Tuned
+from autoaccum.watching import Silent, Watcher
 
 if TYPE_CHECKING:
     import torch
 
-
-class Silent:
-    """A watcher that looks away."""
-
-    def opened(self, device: DeviceInfo, budget: Budget) -> None:
-        """Ignore it."""
-
-    def trial_started(self, trial: Trial, at_most: int | None) -> None:
-        """Ignore it."""
-
-    def trial_finished(self, sample: Sample) -> None:
-        """Ignore it."""
+TUNE_TRIALS, TUNE_SECONDS = 16, 60.0
 
 
 def probe(
@@ -53,13 +44,19 @@ def probe(
     reference_batch: int | None = None,
     split: str = "auto",
     find_max: bool = False,
+    tune_trials: int = TUNE_TRIALS,
+    tune_seconds: float = TUNE_SECONDS,
+    allow: str | Iterable[str] | None = None,
+    objective: str = "throughput",
+    storage: str | None = None,
     seed: int = 0,
     timeout: float = 600.0,
     out: str | os.PathLike[str] | None = None,
 ) -> Report:
     """Find the plan for "FILE.py[:NAME]" in a process of its own; with `out`, write a run folder there.
 
-    The budget is a size ("20GiB"), a share of the device ("80%") or a number of bytes.
+    The budget is a size ("20GiB"), a share of the device ("80%") or a number of bytes. `allow` gives leave for knobs
+    that change more than sizes ("bf16,checkpoint"); `tune_trials=0` takes the search's word for the speed.
 
     >>> report = autoaccum.probe("model.py", target_batch=512, memory_budget="20GiB")
     >>> report.plan.micro_batch, report.plan.accumulation_steps
@@ -76,6 +73,11 @@ def probe(
         reference_batch=reference_batch,
         split=split,
         find_max=find_max,
+        tune_trials=tune_trials,
+        tune_seconds=tune_seconds,
+        allow=allow if allow is None or isinstance(allow, str) else ",".join(allow) or "none",
+        objective=objective,
+        storage=storage,
         seed=seed,
         timeout=timeout,
     )
@@ -87,87 +89,148 @@ def run(
     request: Request, *, out: Path | None, watcher: Watcher | None = None, echo: Echo | None = None
 ) -> tuple[Report, Path | None]:
     """Answer `request`; give the report and the run folder. An error carries the report so far, also written."""
-    check(request)
+    request = check(request)
     folder = None if out is None else files.new_folder(out, request.workload, datetime.now().date())
-    try:
-        report = _answer(request, watcher or Silent(), echo)
-    except BaseException as error:
-        partial: Report | None = getattr(error, "report", None)
-        if folder is not None and partial is not None:
+    return _Run(request, folder, watcher or Silent(), echo).finish(), folder
+
+
+def resume(
+    folder: Path,
+    *,
+    tune_trials: int | None = None,
+    tune_seconds: float | None = None,
+    watcher: Watcher | None = None,
+    echo: Echo | None = None,
+) -> tuple[Report, Path]:
+    """Go on with the run in `folder`, whatever ended it: trials that are behind it are not repeated."""
+    before = files.read(folder)
+    if before.request is None:
+        raise UsageError(f"{folder} is of an older version of autoaccum and cannot be continued: probe again")
+    asked = replace(
+        before.request,
+        tune_trials=before.request.tune_trials if tune_trials is None else tune_trials,
+        tune_seconds=before.request.tune_seconds if tune_seconds is None else tune_seconds,
+    )
+    request = check(asked)
+    if request.workload_digest != before.request.workload_digest:
+        raise UsageError(f"{request.workload} has changed since the run in {folder}: probe again")
+    return _Run(request, folder, watcher or Silent(), echo, before).finish(), folder
+
+
+class _Run:
+    """One walk along the line, and what is known at each point of it."""
+
+    def __init__(
+        self, request: Request, folder: Path | None, watcher: Watcher, echo: Echo | None, before: Report | None = None
+    ) -> None:
+        self._request = request
+        self._folder = folder
+        self._before = before
+        self._watcher = watcher
+        self._found = Found()
+        spec = WorkerSpec(
+            device=request.device, workload=request.workload, memory_budget=request.memory_budget, seed=request.seed
+        )
+        self._lab = WorkerLab(spec, timeout_seconds=request.timeout, watcher=watcher, echo=echo, keep=self._save)
+        if before is not None and before.device is not None and before.budget is not None:
+            # Trials that failed are tried again, and the plan is confirmed anew.
+            kept = [s for s in before.samples if s.outcome is not Outcome.FAILED and s.phase != "confirm"]
+            self._lab.take_up(before.device, before.budget, kept)
+
+    def finish(self) -> Report:
+        """Walk to the end, and write what was found, however it ends."""
+        try:
+            report = self._answer()
+        except BaseException as error:
+            partial: Report | None = getattr(error, "report", None)
+            if self._folder is not None and partial is not None:
+                with undisturbed():
+                    files.write(partial, self._folder)
+                error.folder = self._folder  # type: ignore[attr-defined]
+            elif self._folder is not None and self._before is None:
+                files.remove(self._folder)
+            raise
+        if self._folder is not None:
             with undisturbed():
-                files.write(partial, folder)
-            error.folder = folder  # type: ignore[attr-defined]
-        elif folder is not None:
-            folder.rmdir()
-        raise
-    if folder is not None:
-        with undisturbed():
-            files.write(report, folder)
-    return report, folder
+                files.write(report, self._folder)
+        return report
 
+    def _answer(self) -> Report:
+        """Walk the line; whatever ends it early carries the report so far."""
+        lab = self._lab
+        try:
+            with lab:
+                device, budget = lab.open()
+                find_plans(self._request, lab, device, budget, self._found, rescues=self._rescues, tune=self._tune)
+                lab.warn(*low_precision(self._found.plans[0], lab.model))
+        except KeyboardInterrupt:
+            raise Interrupted(self._report(Status.INTERRUPTED)) from None
+        except NothingFits as error:
+            error.report = self._report(Status.NOTHING_FITS)
+            raise
+        except Exception as error:
+            if lab.ready is not None:
+                error.report = self._report(Status.FAILED)  # type: ignore[attr-defined]
+            raise
+        return self._report(Status.PLANNED)
 
-def check(request: Request) -> None:
-    """Raise for whatever can be seen to be wrong before anything is started."""
-    numbers = {"--target-batch": request.target_batch, "--world-size": request.world_size}
-    if request.reference_batch is not None:
-        numbers["--reference-batch"] = request.reference_batch
-    for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise UsageError(f"{name} must be a whole number of 1 or more, not {value!r}")
-    if request.split not in SPLITS:
-        raise UsageError(f'unknown split "{request.split}": use auto, even or uneven')
-    if isinstance(request.timeout, str) or not 0 < request.timeout < float("inf"):
-        raise UsageError(f"--timeout must be a number of seconds above 0, not {request.timeout}")
-    if not 0 <= request.seed < 2**63:
-        raise UsageError(f"--seed must be between 0 and 2**63 - 1, not {request.seed}")
-    rank_share(request.target_batch, request.world_size)
-    devices.check_name(request.device)
-    if request.memory_budget is not None:
-        parse_budget(request.memory_budget, total_bytes=1 << 40)
-    check_syntax(split_spec(request.workload)[0])
+    def _rescues(self) -> Iterable[Knobs]:
+        from autoaccum.tuning.session import rescues
 
+        abilities = self._lab.abilities()
+        return () if abilities is None else rescues(self._request.allow, abilities)
 
-def _answer(request: Request, watcher: Watcher, echo: Echo | None) -> Report:
-    """Walk the line; whatever ends it early carries the report so far."""
-    spec = WorkerSpec(
-        device=request.device, workload=request.workload, memory_budget=request.memory_budget, seed=request.seed
-    )
-    lab = WorkerLab(spec, timeout_seconds=request.timeout, watcher=watcher, echo=echo)
-    plans: Sequence[Plan] = ()
-    try:
-        with lab:
-            device, budget = lab.open()
-            plans = find_plans(request, lab, device, budget)
-            lab.warn(*low_precision(plans[0], lab.model))
-    except KeyboardInterrupt:
-        raise Interrupted(_report(request, lab, plans, Status.INTERRUPTED)) from None
-    except NothingFits as error:
-        error.report = _report(request, lab, plans, Status.NOTHING_FITS)
-        raise
-    except Exception as error:
-        if lab.ready is not None:
-            error.report = _report(request, lab, plans, Status.FAILED)  # type: ignore[attr-defined]
-        raise
-    return _report(request, lab, plans, Status.PLANNED)
+    def _tune(self, plans: Sequence[Plan], limit_bytes: int) -> Tuned | None:
+        from autoaccum.tuning import session  # with Optuna
 
+        ready = self._lab.ready
+        abilities = self._lab.abilities() if self._request.tune_trials and self._request.tune_seconds else None
+        if abilities is None or not abilities.timed or ready is None or ready.budget is None:
+            return None
+        tuning = session.Session(
+            request=self._request,
+            lab=self._lab,
+            device=ready.device,
+            budget=ready.budget,
+            limit_bytes=limit_bytes,
+            abilities=abilities,
+            folder=self._folder,
+            resumed=self._before is not None,
+            watcher=self._watcher,
+        )
+        try:
+            return tuning.run(plans)
+        finally:
+            self._found.tuning = tuning.results()
 
-def _report(request: Request, lab: WorkerLab, plans: Sequence[Plan], status: Status) -> Report:
-    memory = fit_memory(lab.samples)
-    return Report(
-        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        status=status,
-        environment={} if lab.ready is None else lab.ready.environment,
-        device=None if lab.ready is None else lab.ready.device,
-        budget=None if lab.ready is None else lab.ready.budget,
-        workload=request.workload,
-        model=lab.model,
-        target_batch=request.target_batch,
-        world_size=request.world_size,
-        samples=tuple(lab.samples),
-        bracket=search.bracket(lab.samples),
-        memory_model=memory,
-        plan=plans[0] if plans else None,
-        plans=shortlist(plans),
-        warnings=tuple(lab.warnings),
-        advice=tuple(advice(plans[0], lab.model, memory, request.reference_batch)) if plans else (),
-    )
+    def _save(self) -> None:
+        """Keep what is known now, so that a run that is killed can be continued."""
+        if self._folder is not None:
+            files.write_json(self._report(Status.RUNNING), self._folder)
+
+    def _report(self, status: Status) -> Report:
+        lab, plans, request = self._lab, self._found.plans, self._request
+        samples = self._found.samples(lab.samples)
+        memory = fit_memory(samples)
+        bracket = search.bracket(samples)
+        said = advice(plans[0], lab.model, memory, request.reference_batch, bracket.largest_ok) if plans else []
+        return Report(
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            status=status,
+            environment={} if lab.ready is None else lab.ready.environment,
+            device=None if lab.ready is None else lab.ready.device,
+            budget=None if lab.ready is None else lab.ready.budget,
+            workload=request.workload,
+            model=lab.model,
+            target_batch=request.target_batch,
+            world_size=request.world_size,
+            samples=tuple(lab.samples),
+            bracket=bracket,
+            memory_model=memory,
+            plan=plans[0] if plans else None,
+            plans=shortlist(plans),
+            tuning=self._found.tuning,
+            warnings=tuple(lab.warnings),
+            advice=(*said, *(prices(plans[0], self._found.tuning, lab.samples) if plans else ())),
+            request=request,
+        )

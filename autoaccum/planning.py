@@ -2,34 +2,112 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
 from autoaccum import search
-from autoaccum.advice import many_steps, no_plan, shared_by_ranks
-from autoaccum.confirm import confirm
-from autoaccum.errors import WorkloadError
+from autoaccum.advice import many_steps, no_plan, rescued, shared_by_ranks
+from autoaccum.confirm import confirm, first_that_runs, training_limit
+from autoaccum.errors import NothingFits, WorkloadError
 from autoaccum.fit import fit_memory, fit_time
 from autoaccum.lab import Lab
 from autoaccum.plans import Plan, rank_share
-from autoaccum.records import Budget, DeviceInfo, Request
+from autoaccum.records import PLAIN, Budget, DeviceInfo, Knobs, Request, Sample
 from autoaccum.solve import Known, candidates, solve
+from autoaccum.tuning.results import Tuned, Tuning
+
+_TUNED_TRIES = 4  # tuned plans that may fail in a fresh process, before those of the search are tried
 
 
-def find_plans(request: Request, lab: Lab, device: DeviceInfo, budget: Budget) -> list[Plan]:
-    """Search, solve and confirm; give the plans, best first. Raise where there is none."""
+@dataclass(kw_only=True, slots=True)
+class Found:
+    """What is known so far; an early end leaves what there is."""
+
+    plans: Sequence[Plan] = ()
+    tuning: Tuning | None = None  # kept by whoever tunes, also where that ends early
+    ground: Knobs = PLAIN  # the knobs that the search stood on: none, unless nothing fits without
+
+    def samples(self, all_samples: Sequence[Sample]) -> list[Sample]:
+        """Give the samples that the plans rest on."""
+        return with_knobs(all_samples, self.ground)
+
+
+def find_plans(
+    request: Request,
+    lab: Lab,
+    device: DeviceInfo,
+    budget: Budget,
+    found: Found | None = None,
+    *,
+    rescues: Callable[[], Iterable[Knobs]] = tuple,
+    tune: Callable[[Sequence[Plan], int], Tuned | None] = lambda plans, limit_bytes: None,
+) -> Found:
+    """Search, solve, tune and confirm; give the plans, best first. Raise where there is none.
+
+    `rescues` are knobs to search with where nothing fits without; `tune` orders what fits by measured speed.
+    """
+    found = Found() if found is None else found
     lab.warn(*shared_by_ranks(request.world_size))
-    run_search(request, lab, device)
-    plans = confirm(ranked(request, lab, budget), lab, device, budget)
-    if not plans:
+    ranked_plans = _search(request, lab, device, budget, found, rescues)
+    limit_bytes = training_limit(device, budget)
+    lab.as_in_training(limit_bytes)
+    tuned = tune(ranked_plans, limit_bytes) if ranked_plans else None
+    found.plans = _confirmed(ranked_plans, tuned, lab, device, budget)
+    if not found.plans:
         raise no_plan(lab.samples, device, budget, lab.model)
-    largest_ok = search.accumulating(lab.samples).largest_ok or 0
-    if plans[0].accumulation_steps > 1:
+    largest_ok = search.accumulating(found.samples(lab.samples)).largest_ok or 0
+    if found.plans[0].accumulation_steps > 1:
         lab.warn(*lab.couplings(largest_ok))
     if request.split == "even":
-        lab.warn(*many_steps(plans[0], largest_ok))
-    return plans
+        lab.warn(*many_steps(found.plans[0], largest_ok))
+    return found
+
+
+def _search(
+    request: Request,
+    lab: Lab,
+    device: DeviceInfo,
+    budget: Budget,
+    found: Found,
+    rescues: Callable[[], Iterable[Knobs]],
+) -> list[Plan]:
+    """Give the plans that fit, ranked; with knobs that save memory where there are none without."""
+    run_search(request, lab, device)
+    plans = ranked(request, lab, budget)
+    if plans:
+        return plans
+    first = no_plan(lab.samples, device, budget, lab.model)
+    for knobs in rescues() if isinstance(first, NothingFits) else ():
+        run_search(request, lab, device, knobs)
+        plans = ranked(request, lab, budget, knobs)
+        if plans:
+            found.ground = knobs
+            lab.warn(rescued(knobs, plans))
+            return plans
+    return []
+
+
+def _confirmed(
+    plans: Sequence[Plan], tuned: Tuned | None, lab: Lab, device: DeviceInfo, budget: Budget
+) -> Sequence[Plan]:
+    if tuned is not None and tuned.measured:
+        best = first_that_runs(tuned.measured[:_TUNED_TRIES], lab, device, budget)
+        if best is not None:
+            rest = [plan for plan in tuned.measured if not _same(plan, best)]
+            return [best, *rest, *tuned.others]
+    return confirm(plans, lab, device, budget)
+
+
+def _same(plan: Plan, other: Plan) -> bool:
+    return plan.micro_batches == other.micro_batches and plan.options == other.options
 
 
 def run_search(
-    request: Request, lab: Lab, device: DeviceInfo, strategy: search.Strategy = search.double_then_bisect
+    request: Request,
+    lab: Lab,
+    device: DeviceInfo,
+    knobs: Knobs = PLAIN,
+    strategy: search.Strategy = search.double_then_bisect,
 ) -> None:
     """Run what the strategy asks for until it has seen enough."""
     rank_batch = rank_share(request.target_batch, request.world_size)
@@ -39,26 +117,34 @@ def run_search(
         find_max=request.find_max,
         certify=not device.repeatable,
     )
-    while (trial := strategy(lab.samples, goal)) is not None:
-        remaining = search.at_most(lab.samples, goal)
+    while (trial := strategy(seen := with_knobs(lab.samples, knobs), goal)) is not None:
+        remaining = search.at_most(seen, goal)
         try:
-            lab.run(trial, None if remaining is None else remaining + 1)  # the confirming trial follows
+            # The confirming trial follows.
+            lab.run(replace(trial, knobs=knobs), None if remaining is None else remaining + 1)
         except WorkloadError:
             # BatchNorm refuses a single sample; where two did not fit, that is no news.
-            if trial.micro_batch > 1 or search.bracket(lab.samples).smallest_failed is None:
+            if trial.micro_batch > 1 or search.bracket(with_knobs(lab.samples, knobs)).smallest_failed is None:
                 raise
             return
 
 
-def ranked(request: Request, lab: Lab, budget: Budget) -> list[Plan]:
+def ranked(request: Request, lab: Lab, budget: Budget, knobs: Knobs = PLAIN) -> list[Plan]:
     """Give every plan whose micro-batch ran, or lies below one that did, best first."""
-    largest = search.accumulating(lab.samples).largest_ok or 0
-    ran = {s.micro_batch for s in lab.samples if s.ok}
-    failed = {s.micro_batch for s in lab.samples if not s.ok} - ran
+    samples = with_knobs(lab.samples, knobs)
+    largest = search.accumulating(samples).largest_ok or 0
+    ran = {s.micro_batch for s in samples if s.ok}
+    failed = {s.micro_batch for s in samples if not s.ok} - ran
     whole = rank_share(request.target_batch, request.world_size)
-    known = Known(samples=lab.samples, memory=fit_memory(lab.samples), time=fit_time(lab.samples), budget=budget)
+    known = Known(samples=samples, memory=fit_memory(samples), time=fit_time(samples), budget=budget)
 
     def fits(size: int) -> bool:
         return size in ran if size == whole else size <= largest and size not in failed
 
-    return solve(request.target_batch, request.world_size, request.split, fits, known)
+    plans = solve(request.target_batch, request.world_size, request.split, fits, known)
+    return [replace(plan, options=knobs.options) for plan in plans]
+
+
+def with_knobs(samples: Sequence[Sample], knobs: Knobs) -> list[Sample]:
+    """Give the samples of trials with just these knobs."""
+    return [sample for sample in samples if sample.options == knobs.options]

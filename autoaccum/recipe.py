@@ -20,7 +20,13 @@ _WORTH_SAYING = 0.1  # of the peak
 _LOW_PRECISION = {"bfloat16": 4, "float16": 4}  # steps from which the rounding of sums is worth a word
 
 
-def advice(plan: Plan, model: ModelInfo | None, memory: MemoryModel | None, reference_batch: int | None) -> list[str]:
+def advice(
+    plan: Plan,
+    model: ModelInfo | None,
+    memory: MemoryModel | None,
+    reference_batch: int | None,
+    largest_ok: int | None = None,
+) -> list[str]:
     """Give what the user should change in the recipe, and what not, a sentence or two for each."""
     said = [learning_rate(plan.effective_batch, reference_batch, model)]
     kept = 0 if model is None or plan.accumulation_steps == 1 else model.gradient_bytes
@@ -29,6 +35,8 @@ def advice(plan: Plan, model: ModelInfo | None, memory: MemoryModel | None, refe
             f"the price of accumulating: gradients stay in memory between micro-steps, {format_bytes(kept)} "
             f"of the peak of {format_bytes(plan.peak_bytes or 0)}"
         )
+    if largest_ok is not None and largest_ok >= 2 * plan.micro_batch:
+        return said  # the many steps were chosen for their speed
     return [*said, *fewer_steps(plan, memory)]
 
 

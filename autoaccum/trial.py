@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import gc
 import math
-import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Protocol
@@ -21,8 +21,10 @@ import torch
 from autoaccum import batch as batches
 from autoaccum.device import Device
 from autoaccum.errors import AutoaccumError
+from autoaccum.knobs.names import words
+from autoaccum.knobs.turn import Turned
 from autoaccum.oom import is_oom
-from autoaccum.records import ModelInfo, Outcome, Sample, Trial
+from autoaccum.records import PLAIN, Knobs, ModelInfo, Outcome, Sample, Trial, Window
 from autoaccum.training.accumulate import value_and_count
 from autoaccum.units import format_bytes
 
@@ -91,19 +93,22 @@ class Runner:
     def __init__(self, subject: Subject, device: Device, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.warnings: list[str] = []
+        self.windows: list[Window] = []  # of the last trial, in order, its warm-up included
         self._subject = subject
         self._device = device
         self._saw_loss = False
+        self._turned: Turned | None = None
 
     def run(self, number: int, trial: Trial) -> Sample:
         """Run `trial` and say how it went; never raises for what the user's code does."""
-        self._device.release()
-        self._device.reset()
+        if not trial.warm:
+            self._device.release()
+            self._device.reset()
         failure: _Failure | None = None
-        updates: list[tuple[float, float]] = []
+        self.windows = []
         try:
             with self._device.limited(self.limit_bytes):
-                updates = self._updates(self._subject.parts(), trial)
+                self._updates(self._parts(trial.knobs), trial)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and not self._subject.catches_interrupts:
                 raise
@@ -114,72 +119,113 @@ class Runner:
             over, limit = format_bytes(reading.used_bytes - self.limit_bytes), format_bytes(self.limit_bytes)
             failure = _Failure(Outcome.OOM, f"ran, but its peak is {over} over the limit of {limit}")
         if failure is not None:
-            self._subject.discard()
+            self._start_over()
             gc.collect()
             self._device.release()
-        timed = (updates[1:] or updates) if self._device.timed else []
-        step_seconds = median(whole for whole, _ in timed) if timed else None
-        update_samples = trial.micro_batch * (trial.accumulation_steps - 1) + (
-            trial.last_micro_batch or trial.micro_batch
-        )
+        timed = self._timed(trial) if self._device.timed else []
+        step_seconds = median(window.seconds for window in timed) if timed else None
         return Sample(
             trial=number,
             phase=trial.phase,
             micro_batch=trial.micro_batch,
-            accumulation_steps=trial.accumulation_steps,
+            accumulation_steps=len(trial.micro_batches) if trial.whole_updates else trial.accumulation_steps,
             outcome=failure.outcome if failure else Outcome.OK,
             peak_allocated_bytes=reading.allocated_bytes,
             peak_reserved_bytes=reading.reserved_bytes,
             device_used_bytes=reading.used_bytes,
             step_seconds=step_seconds,
-            samples_per_second=update_samples / step_seconds if step_seconds else None,
+            samples_per_second=timed[0].samples / step_seconds if step_seconds else None,
             alloc_retries=reading.retries,
             message=failure.message if failure else "",
-            optimizer_seconds=median(optimizer for _, optimizer in timed) if timed else None,
+            optimizer_seconds=median(window.optimizer_seconds for window in timed) if timed else None,
+            forward_seconds=median(window.forward_seconds for window in timed) if timed else None,
+            options=trial.knobs.options,
             details=failure.details if failure else "",
         )
 
-    def _updates(self, parts: Parts, trial: Trial) -> list[tuple[float, float]]:
-        """Run the updates; give the seconds of each, and of the optimizer's part in it."""
-        self._subject.begin()
-        batch = last = self._make_batch(parts, trial.micro_batch)
-        if trial.last_micro_batch is not None:
-            last = self._make_batch(parts, trial.last_micro_batch)
-        micro_steps = [batch] * (trial.accumulation_steps - 1) + [last]
-        _drop_gradients(parts)
-        times = []
-        for _ in range(trial.updates):
-            start = self._now()
-            for each in micro_steps:
-                self._micro_step(parts, each, trial.accumulation_steps)
-            computed = self._now()
-            self._subject.doing = "the optimizer's step"
-            for optimizer in parts.optimizers:
-                optimizer.step()
+    def _parts(self, knobs: Knobs) -> Parts:
+        """Give what is trained, with these knobs turned and no others."""
+        if self._turned is not None and self._turned.knobs != knobs:
+            self._start_over()
+        parts = self._subject.parts()
+        if self._turned is None and knobs != PLAIN:
+            self._subject.doing = f"turning on {', '.join(words(knobs))}"
+            self._turned = Turned(knobs, parts.model, parts.optimizers, self._device.torch_device)
+        return parts
+
+    def _start_over(self) -> None:
+        """Drop what a broken-off update left behind, and turn all knobs back."""
+        self._subject.discard()
+        if self._turned is not None:
+            self._turned.undo()
+            self._turned = None
+
+    def _timed(self, trial: Trial) -> list[Window]:
+        if trial.whole_updates:
+            return self.windows[trial.updates :]
+        return self.windows if trial.warm else self.windows[1:] or self.windows
+
+    def _updates(self, parts: Parts, trial: Trial) -> None:
+        """Run the updates, and note a window for each."""
+        if not trial.warm:
+            self._subject.begin()
             _drop_gradients(parts)
-            end = self._now()
-            times.append((end - start, end - computed))
-        return times
+        whole = trial.micro_batches if trial.whole_updates else ()
+        made = {size: self._make_batch(parts, size) for size in dict.fromkeys((*trial.sizes, *whole))}
+        for sizes in [trial.sizes] * trial.updates + [whole] * trial.whole_updates:
+            self.windows.append(self._update(parts, [made[size] for size in sizes], sum(sizes)))
+
+    def _update(self, parts: Parts, micro_batches: Sequence[Any], samples: int) -> Window:
+        device, forward = self._device, []
+        device.synchronize()
+        joules, start = device.joules(), device.stamp()
+        for batch in micro_batches:
+            forward.append(self._micro_step(parts, batch, len(micro_batches)))
+        computed = device.stamp()
+        self._subject.doing = "the optimizer's step"
+        for optimizer in parts.optimizers:
+            self._step(optimizer)
+        _drop_gradients(parts)
+        end = device.stamp()
+        device.synchronize()
+        used = device.joules()
+        return Window(
+            samples=samples,
+            seconds=device.seconds_between(start, end),
+            forward_seconds=sum(device.seconds_between(*each) for each in forward),
+            optimizer_seconds=device.seconds_between(computed, end),
+            joules=None if used is None or joules is None else used - joules,
+        )
 
     def _make_batch(self, parts: Parts, size: int) -> Any:
         self._subject.doing = f"make_batch({size})"
         return parts.make_batch(size)
 
-    def _micro_step(self, parts: Parts, batch: Any, steps: int) -> None:
+    def _micro_step(self, parts: Parts, batch: Any, steps: int) -> tuple[Any, Any]:
+        """Add the gradient of one micro-batch; give when its forward pass began and when it ended."""
         self._subject.doing = "the batch's move to the device"
         moved = batches.to_device(batch, self._device.torch_device)
         self._subject.doing = "the forward pass"
-        loss = _mean(parts.loss(parts.model, moved))
+        began = self._device.stamp()
+        with self._turned.computing() if self._turned is not None else nullcontext():
+            loss = _mean(parts.loss(parts.model, moved))
+        ended = self._device.stamp()
         if not self._saw_loss:
             self._saw_loss = True
             if not math.isfinite(loss.item()):
                 self.warnings.append(f"the first loss is {loss.item()}: memory does not depend on it, training does")
         self._subject.doing = "the backward pass"
-        torch.autograd.backward(loss / steps)
+        scaler = None if self._turned is None else self._turned.scaler
+        torch.autograd.backward(loss / steps if scaler is None else scaler.scale(loss / steps))
+        return began, ended
 
-    def _now(self) -> float:
-        self._device.synchronize()
-        return time.perf_counter()
+    def _step(self, optimizer: Any) -> None:
+        scaler = None if self._turned is None else self._turned.scaler
+        if scaler is None:
+            optimizer.step()
+        else:
+            scaler.step(optimizer)
+            scaler.update()
 
     def _describe(self, error: BaseException) -> _Failure:
         doing = self._subject.doing

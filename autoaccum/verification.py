@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, overload
 
-from autoaccum import pipeline
+from autoaccum.checks import check
 from autoaccum.equivalence.verdicts import Verdict
 from autoaccum.errors import UsageError
 from autoaccum.isolate import Worker, WorkerSpec
@@ -47,7 +47,7 @@ def verify(
 
 def run(workload: str, *, seed: int = 0, timeout: float = 600.0, echo: Echo | None = None) -> Verdict:
     """Verify the workload of a file in a process of its own."""
-    pipeline.check(Request(workload=workload, target_batch=1, seed=seed, timeout=timeout, device="cpu"))
+    check(Request(workload=workload, target_batch=1, seed=seed, timeout=timeout, device="cpu"))
     spec = WorkerSpec(device="cpu", workload=workload, seed=seed, exact_meter=False)
     with Worker(spec, timeout_seconds=timeout, echo=echo) as worker:
         return worker.verify()

@@ -79,13 +79,20 @@ def _serve(
         broken = not sample.ok and not _usable(device)
         model = None if subject.model_info is None else asdict(subject.model_info)
         warnings = [*device.warnings, *runner.warnings]
-        _answer(answers, sample=asdict(sample), model=model, warnings=warnings, last=broken)
+        windows = [asdict(window) for window in runner.windows]
+        _answer(answers, sample=asdict(sample), windows=windows, model=model, warnings=warnings, last=broken)
         if broken:
             return
 
 
 def _aside(order: dict[str, Any], subject: Subject, device: Device) -> dict[str, Any]:
-    """Answer what is no trial: does accumulating equal the full batch, and do samples see each other?"""
+    """Answer what is no trial: which knobs there are, how samples see each other, whether accumulating is exact."""
+    if order["ask"] == "unsupported":
+        from autoaccum.knobs.support import unsupported
+
+        parts = subject.parts()
+        reasons = unsupported(parts.model, parts.optimizers, device.torch_device)
+        return {"unsupported": reasons, "timed": device.timed, "energy": device.energy_source}
     if order["ask"] == "couplings":
         from autoaccum.equivalence.couplings import warnings_of
 

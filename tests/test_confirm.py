@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
-from autoaccum.confirm import confirm
+from autoaccum.confirm import confirm, first_that_runs, training_limit
 from autoaccum.fit import TimeModel
 from autoaccum.lab import Lab
 from autoaccum.plans import Plan
-from autoaccum.records import Budget, DeviceInfo, Outcome, Sample, Trial
+from autoaccum.records import Budget, DeviceInfo, Knobs, Outcome, Sample, Trial
 from autoaccum.solve import Known, solve
 
 DEVICE = DeviceInfo(kind="cuda", name="x", uuid=None, total_bytes=1, free_bytes=1)
@@ -26,10 +26,6 @@ class MadeUp:
         self.tried: list[int] = []
         self.trials: list[Trial] = []
         self.warnings: list[str] = []
-        self.limit_bytes = 0
-
-    def as_in_training(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
 
     def warn(self, *warnings: str) -> None:
         self.warnings.extend(warnings)
@@ -46,8 +42,7 @@ class MadeUp:
             outcome=Outcome.OK if ok else Outcome.OOM,
             device_used_bytes=trial.micro_batch,
             step_seconds=2.0,
-            samples_per_second=trial.micro_batch,
-            optimizer_seconds=1.0,
+            samples_per_second=sum(trial.micro_batches) / 2.0,
         )
 
 
@@ -116,8 +111,9 @@ def test_where_runs_differ_a_margin_is_kept_and_more_updates_are_run() -> None:
     steady, _ = run(limit=30)
     noisy, _ = run(limit=30, repeatable=False)
 
-    assert (steady.limit_bytes, steady.trials[0].updates) == (1000, 3)
-    assert (noisy.limit_bytes, noisy.trials[0].updates) == (950, 6)
+    shaky = replace(DEVICE, repeatable=False)
+    assert (training_limit(DEVICE, BUDGET), steady.trials[0].updates) == (1000, 3)
+    assert (training_limit(shaky, BUDGET), noisy.trials[0].updates) == (950, 6)
 
 
 @pytest.mark.parametrize(
@@ -133,10 +129,46 @@ def test_no_plans_are_no_plan() -> None:
     assert run(limit=5, count=0)[1] == []
 
 
-def test_an_uneven_plan_is_confirmed_with_both_its_sizes() -> None:
+def uneven(samples_per_second: float | None = None, **more: Any) -> Plan:
+    sizes = {"micro_batch": 5, "accumulation_steps": 3, "micro_batches": (5, 5, 4)}
+    return Plan(**sizes, world_size=1, effective_batch=14, samples_per_second=samples_per_second, **more)  # type: ignore[arg-type]
+
+
+def test_an_uneven_plan_is_confirmed_with_both_its_sizes_and_then_whole() -> None:
     lab = MadeUp(100)
-    plan = Plan(micro_batch=5, accumulation_steps=3, micro_batches=(5, 5, 4), world_size=1, effective_batch=14)
 
-    confirm([plan], cast(Lab, lab), DEVICE, BUDGET)
+    confirm([uneven()], cast(Lab, lab), DEVICE, BUDGET)
 
-    assert (lab.trials[0].micro_batch, lab.trials[0].last_micro_batch) == (5, 4)
+    (trial,) = lab.trials
+    assert (trial.sizes, trial.updates) == ((5, 4), 3)
+    assert (trial.micro_batches, trial.whole_updates) == ((5, 5, 4), 1)
+
+
+@pytest.mark.parametrize(("samples_per_second", "whole"), [(1.0, 1), (14.0, 2), (1000.0, 5)])
+def test_short_updates_are_timed_more_than_once(samples_per_second: float, whole: int) -> None:
+    lab = MadeUp(100)
+
+    confirm([uneven(samples_per_second)], cast(Lab, lab), DEVICE, BUDGET)
+
+    assert lab.trials[0].whole_updates == whole
+
+
+def test_a_plan_is_confirmed_with_its_knobs() -> None:
+    lab = MadeUp(100)
+
+    confirm([uneven(options={"checkpoint": "all"})], cast(Lab, lab), DEVICE, BUDGET)
+
+    assert lab.trials[0].knobs == Knobs(checkpoint="all")
+
+
+def test_of_tuned_plans_the_first_that_runs_is_taken_in_their_order() -> None:
+    lab = MadeUp(limit=12)
+    sizes = [20, 5, 16, 12]
+    tuned = [Plan.of(target_batch=20, micro_batch=size) for size in sizes]
+
+    best = first_that_runs(tuned[:1] + tuned[2:], cast(Lab, lab), DEVICE, BUDGET)
+
+    assert best is not None
+    assert lab.tried == [20, 16, 12]
+    assert (best.micro_batch, best.measured, best.peak_bytes) == (12, True, 12)
+    assert len(lab.warnings) == 2

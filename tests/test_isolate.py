@@ -290,17 +290,21 @@ def test_what_an_earlier_trial_printed_does_not_explain_a_later_death(workload: 
     assert worker.run(2, LARGE, smaller_ran=True).sample.outcome is Outcome.FAILED
 
 
-def test_the_last_micro_step_may_be_smaller(workload: WriteWorkload, start: Start, tmp_path: Path) -> None:
+def test_short_updates_have_all_sizes_of_a_plan_and_whole_ones_all_of_it(
+    workload: WriteWorkload, start: Start, tmp_path: Path
+) -> None:
     path = workload(f"""
         def loss(model, batch):
             with open({str(tmp_path / "log")!r}, "a") as file: print(len(batch[0]), file=file)
             return model(batch[0]).mean()
     """)
 
-    sample = start(path).run(1, Trial(micro_batch=5, last_micro_batch=4, updates=2), smaller_ran=False).sample
+    trial = Trial(micro_batch=5, micro_batches=(5, 5, 4), updates=2, whole_updates=1)
+    sample = start(path).run(1, trial, smaller_ran=False).sample
 
-    assert (tmp_path / "log").read_text().split() == ["5", "4", "5", "4"]
-    assert sample.samples_per_second == pytest.approx(9 / (sample.step_seconds or 0))
+    assert (tmp_path / "log").read_text().split() == ["5", "4", "5", "4", "5", "5", "4"]
+    assert sample.accumulation_steps == 3
+    assert sample.samples_per_second == pytest.approx(14 / (sample.step_seconds or 0))
 
 
 def test_a_closed_worker_leaves_no_file_descriptor(workload: WriteWorkload, start: Start) -> None:

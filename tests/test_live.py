@@ -463,8 +463,8 @@ def test_the_confirming_trial_is_timed_without_the_count(caplog: pytest.LogCaptu
     with caplog.at_level(logging.INFO, "autoaccum"):
         plan(Subject(), spy, target_batch=2)
 
-    # Two updates in the search, two counted and three timed ones to confirm.
-    assert seen.list == [True] * 4 + [False] * 3
+    # Two updates in the search, two counted ones to confirm, then three to warm up and five that are timed.
+    assert seen.list == [True] * 4 + [False] * 8
     assert [record.message.split(":")[0] for record in caplog.records[:-1]] == ["trial 1", "trial 2"]
     assert caplog.records[-1].message.startswith("plan micro-batch 2 x 1 accumulation step = 2, peak ")
 

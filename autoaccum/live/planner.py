@@ -106,7 +106,7 @@ class _Probe:
         torch.set_grad_enabled(True)
         subject = LiveSubject(self._objects, device, snapshot, check)
         lab = LiveLab(Runner(subject, device, budget.limit_bytes), device, subject)
-        best = find_plans(self._request, lab, info, budget)[0]
+        best = find_plans(self._request, lab, info, budget).plans[0]
         _LOG.info("plan %s, peak %s", best, format_bytes(best.peak_bytes or 0))
         self._warn(*([_REPEATED] if self._objects.make_batch is None else []), *device.warnings, *lab.warnings)
         self._warn(*low_precision(best, model_info(subject.parts())))
@@ -142,7 +142,7 @@ class LiveLab:
         """Run one trial; a confirming one without the count, if that takes time, once it has been counted."""
         number = len(self.samples) + 1
         slow = self._confirming and self._device.counts
-        sample = self._runner.run(number, replace(trial, updates=2) if slow else trial)
+        sample = self._runner.run(number, replace(trial, updates=2, whole_updates=0) if slow else trial)
         if slow and sample.ok:
             sample = self._timed(number, trial, sample)
         self.samples.append(sample)

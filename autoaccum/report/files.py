@@ -10,7 +10,7 @@ from pathlib import Path
 from autoaccum.errors import UsageError
 from autoaccum.report.record import Report
 
-NAMES = ("report.json", "samples.csv", "plans.csv")
+NAMES = ("report.json", "samples.csv", "plans.csv", "tuning.csv")
 
 
 def new_folder(out: Path, workload: str, today: date) -> Path:
@@ -36,11 +36,24 @@ def new_folder(out: Path, workload: str, today: date) -> Path:
 
 def write(report: Report, folder: Path) -> None:
     """Write report.json, then the tables that are made from it; each file is whole or not there."""
-    _write_whole(folder / "report.json", as_json(report) + "\n")
-    from autoaccum.report.tables import plans_frame, samples_frame  # pandas takes its time
+    write_json(report, folder)
+    from autoaccum.report import tables  # pandas takes its time
 
-    _write_whole(folder / "samples.csv", samples_frame(report).to_csv(index=False))
-    _write_whole(folder / "plans.csv", plans_frame(report).to_csv(index=False))
+    _write_whole(folder / "samples.csv", tables.samples_frame(report).to_csv(index=False))
+    _write_whole(folder / "plans.csv", tables.plans_frame(report).to_csv(index=False))
+    _write_whole(folder / "tuning.csv", tables.tuning_frame(report).to_csv(index=False))
+
+
+def write_json(report: Report, folder: Path) -> None:
+    """Write report.json alone."""
+    _write_whole(folder / "report.json", as_json(report) + "\n")
+
+
+def remove(folder: Path) -> None:
+    """Take away a run folder in which there is nothing to read."""
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
 
 
 def as_json(report: Report) -> str:
@@ -51,7 +64,18 @@ def as_json(report: Report) -> str:
 
 def read(folder: Path) -> Report:
     """Read the report of a run folder back."""
-    return Report.from_dict(json.loads((folder / "report.json").read_text(encoding="utf-8")))
+    path = folder / "report.json"
+    try:
+        return Report.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        hint = "give the folder of a run, such as results/model-2026-11-18-001"
+        raise UsageError(f"{folder} holds no report.json: {hint}") from None
+    except NotADirectoryError:
+        raise UsageError(f"{folder} is a file: give the folder of a run") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UsageError(f"{path} is not a report of autoaccum") from error
 
 
 def _write_whole(path: Path, text: str) -> None:

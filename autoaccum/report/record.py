@@ -7,7 +7,8 @@ from enum import StrEnum
 from typing import Any
 
 from autoaccum.plans import Plan
-from autoaccum.records import Bracket, Budget, DeviceInfo, MemoryModel, ModelInfo, Record, Sample
+from autoaccum.records import Bracket, Budget, DeviceInfo, MemoryModel, ModelInfo, Record, Request, Sample
+from autoaccum.tuning.results import Tuning
 
 SCHEMA_VERSION = 1
 
@@ -19,6 +20,7 @@ class Status(StrEnum):
     NOTHING_FITS = "nothing_fits"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
+    RUNNING = "running"  # so far: what is left of a run that was killed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,9 +42,10 @@ class Report(Record):
     memory_model: MemoryModel | None
     plan: Plan | None
     plans: tuple[Plan, ...]
-    tuning: dict[str, Any] | None = None
+    tuning: Tuning | None = None
     warnings: tuple[str, ...] = ()
-    advice: tuple[str, ...] = ()  # what the plan means for the recipe
+    advice: tuple[str, ...] = ()  # what the plan means for the recipe, and what it costs
+    request: Request | None = None  # as asked, so that the run can be continued
 
     def to_dict(self) -> dict[str, Any]:
         """Give the report as plain data, ready for `json.dumps`."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from autoaccum.knobs.names import of_options
 from autoaccum.report.record import Report
 
 SAMPLE_COLUMNS = {
@@ -24,6 +25,8 @@ SAMPLE_COLUMNS = {
     "alloc_retries": "Int64",
     "message": "string",
     "optimizer_seconds": "float64",
+    "forward_seconds": "float64",
+    "options": "string",
 }
 PLAN_COLUMNS = {
     "rank": "Int64",
@@ -38,11 +41,38 @@ PLAN_COLUMNS = {
     "measured": "boolean",
     "options": "string",
 }
+TUNING_COLUMNS = {
+    "trial": "Int64",
+    "outcome": "string",
+    "micro_batch": "Int64",
+    "accumulation_steps": "Int64",
+    "precision": "string",
+    "tf32": "boolean",
+    "compile": "boolean",
+    "checkpoint": "string",
+    "channels_last": "boolean",
+    "optimizer": "string",
+    "expandable_segments": "boolean",
+    "update_seconds": "float64",
+    "update_seconds_low": "float64",
+    "update_seconds_high": "float64",
+    "windows": "Int64",
+    "samples_per_second": "float64",
+    "peak_bytes": "Int64",
+    "joules_per_sample": "float64",
+    "forward_seconds": "float64",
+    "optimizer_seconds": "float64",
+    "compile_seconds": "float64",
+    "best": "boolean",
+    "process": "string",
+    "message": "string",
+}
 
 
 def samples_frame(report: Report) -> pd.DataFrame:
     """Give a row for each trial, in the order in which they were run."""
-    return _frame([asdict(sample) for sample in report.samples], SAMPLE_COLUMNS)
+    rows = [{**asdict(sample), "options": json.dumps(sample.options)} for sample in report.samples]
+    return _frame(rows, SAMPLE_COLUMNS)
 
 
 def plans_frame(report: Report) -> pd.DataFrame:
@@ -57,6 +87,16 @@ def plans_frame(report: Report) -> pd.DataFrame:
         for rank, plan in enumerate(report.plans, start=1)
     ]
     return _frame(rows, PLAN_COLUMNS)
+
+
+def tuning_frame(report: Report) -> pd.DataFrame:
+    """Give a row for each trial of the tuning, with a column for each knob."""
+    tuning = report.tuning
+    rows = [
+        {**asdict(row), **asdict(of_options(row.options)), "best": tuning is not None and row.trial == tuning.best}
+        for row in (tuning.trials if tuning is not None else ())
+    ]
+    return _frame(rows, TUNING_COLUMNS)
 
 
 def _frame(rows: list[dict[str, Any]], columns: dict[str, str]) -> pd.DataFrame:

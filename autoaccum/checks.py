@@ -1,0 +1,56 @@
+"""What can be seen to be wrong with a request before anything is started for it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+from autoaccum import device as devices
+from autoaccum.errors import UsageError
+from autoaccum.knobs.names import parse_allow
+from autoaccum.plans import rank_share
+from autoaccum.records import Request
+from autoaccum.solve import SPLITS
+from autoaccum.tuning.results import OBJECTIVES
+from autoaccum.units import parse_budget
+from autoaccum.workload import check_syntax, split_spec
+
+
+def check(request: Request) -> Request:
+    """Give the request with its file's digest, or raise for what is wrong."""
+    _whole_number("--target-batch", request.target_batch)
+    _whole_number("--world-size", request.world_size)
+    if request.reference_batch is not None:
+        _whole_number("--reference-batch", request.reference_batch)
+    _whole_number("--tune-trials", request.tune_trials, least=0)
+    _choice("split", request.split, SPLITS)
+    _choice("objective", request.objective, OBJECTIVES)
+    _seconds("--timeout", request.timeout)
+    if request.tune_seconds != 0:
+        _seconds("--tune-seconds", request.tune_seconds)
+    if not 0 <= request.seed < 2**63:
+        raise UsageError(f"--seed must be between 0 and 2**63 - 1, not {request.seed}")
+    parse_allow(request.allow)
+    rank_share(request.target_batch, request.world_size)
+    devices.check_name(request.device)
+    if request.memory_budget is not None:
+        parse_budget(request.memory_budget, total_bytes=1 << 40)
+    path = split_spec(request.workload)[0]
+    check_syntax(path)
+    return replace(request, workload_digest=hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def _whole_number(name: str, value: Any, least: int = 1) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise UsageError(f"{name} must be a whole number of {least} or more, not {value!r}")
+
+
+def _seconds(name: str, value: Any) -> None:
+    if isinstance(value, str) or not 0 < value < float("inf"):
+        raise UsageError(f"{name} must be a number of seconds above 0, not {value}")
+
+
+def _choice(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise UsageError(f'unknown {name} "{value}": use {", ".join(known[:-1])} or {known[-1]}')

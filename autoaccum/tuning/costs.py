@@ -1,0 +1,67 @@
+"""What tuning gained, and what the winner costs, in words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autoaccum.knobs.names import of_options, words
+from autoaccum.plans import Plan
+from autoaccum.records import Sample
+from autoaccum.tuning.intervals import WORTH
+from autoaccum.tuning.results import Fate, Measurement, Tuning
+
+
+def gained(tuning: Tuning) -> str:
+    """Say in a line what the tuning brought, against the largest micro-batch that fits."""
+    ran = sum(row.outcome is not Fate.INFEASIBLE for row in tuning.trials)
+    start = f"{ran} trial{'s' if ran != 1 else ''} in {tuning.seconds:.0f} s"
+    best, largest = tuning.trial(tuning.best), tuning.trial(tuning.largest)
+    if best is None:
+        return f"{start}: none ended well, the order is that of the search"
+    if largest is None or largest.update_seconds is None or best.update_seconds is None:
+        return f"{start}: the best takes {_seconds(best)} for an update"
+    if best.trial == largest.trial:
+        return f"{start}: nothing is faster than the largest micro-batch that fits, by more than the noise"
+    usual = f"the largest micro-batch that fits ({largest.micro_batch}{_with(largest)})"
+    if tuning.objective == "energy" and best.joules_per_sample and largest.joules_per_sample:
+        ratio = best.joules_per_sample / largest.joules_per_sample
+        return f"{start}: {best.joules_per_sample:.3g} J for a sample, {ratio:.2f} times that of {usual}"
+    ratio = largest.update_seconds / best.update_seconds
+    if ratio < 1 + WORTH:
+        return f"{start}: as fast as {usual}, and simpler"
+    return f"{start}: {ratio:.2f} times as fast as {usual}"
+
+
+def prices(plan: Plan, tuning: Tuning | None, samples: Sequence[Sample]) -> list[str]:
+    """Say what the knobs of the plan cost, where that is known."""
+    kind = plan.options.get("checkpoint")
+    if kind is None:
+        return []
+    what = words(of_options({"checkpoint": kind}))[0]
+    plain = {name: value for name, value in plan.options.items() if name != "checkpoint"}
+    rows = () if tuning is None else tuning.trials
+    pair = [_find(rows, plan.micro_batch, options) for options in (plan.options, plain)]
+    if pair[0] is not None and pair[1] is not None:
+        more = (pair[0].update_seconds or 0) / (pair[1].update_seconds or 1) - 1
+        return [f"{what}: an update takes {more:+.0%} against the same micro-batch without, measured"]
+    last = next((s for s in reversed(samples) if s.phase == "confirm" and s.ok and s.forward_seconds), None)
+    if last is None or not last.step_seconds or not last.forward_seconds:
+        return [f"{what}: the blocks' forward passes are computed twice"]
+    share = last.forward_seconds / last.step_seconds
+    return [
+        f"{what}: their forward passes are computed twice, which takes up to {share:.0%} of an update "
+        f"({last.forward_seconds:.3g} of {last.step_seconds:.3g} s is the forward pass, measured)"
+    ]
+
+
+def _find(rows: Sequence[Measurement], micro_batch: int, options: dict[str, object]) -> Measurement | None:
+    return next((r for r in rows if r.micro_batch == micro_batch and r.options == options and r.update_seconds), None)
+
+
+def _with(row: Measurement) -> str:
+    turned = words(of_options(row.options))
+    return f" with {', '.join(turned)}" if turned else ""
+
+
+def _seconds(row: Measurement) -> str:
+    return f"{row.update_seconds:.3g} s"

@@ -1,0 +1,149 @@
+"""Which candidate to measure next. A pure function of what was measured so far.
+
+First the largest size that fits and ever smaller ones, as long as they are not clearly slower. Then around the best,
+one thing at a time: each knob that has not been tried, at the best size; larger sizes, where a knob has made room for
+them; the sizes between the best one and its neighbours. Whatever turns out faster is the new best, and the next
+proposal starts from there. When nothing is left to propose, Optuna's sampler has the rest of the budget.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from autoaccum.records import Knobs
+from autoaccum.tuning.results import Fate
+from autoaccum.tuning.space import Candidate, Space
+
+_STRIDE = 4  # from one size of the first ladder to the next
+_CLEARLY = 1.15  # so much slower than the best, and still smaller sizes are not tried
+_APART = 1.3  # sizes closer than this factor are hardly different
+_TRADES = ("checkpoint",)  # slower at the same size: worth it only where it makes room
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """A candidate that was measured, or is being measured somewhere."""
+
+    candidate: Candidate
+    value: float | None = None  # what is minimised; None while it is not known, and where there is none
+    fate: Fate | None = None  # None while it runs
+
+
+Fits = Callable[[Candidate], bool]
+
+
+def propose(seen: Sequence[Seen], space: Space, fits: Fits) -> Candidate | None:
+    """Give the next candidate to measure; None when there is nothing left to propose."""
+    taken = {each.candidate for each in seen}
+    for candidate in _ideas(seen, space, fits):
+        if candidate not in taken and fits(candidate):
+            return candidate
+    return None
+
+
+def _ideas(seen: Sequence[Seen], space: Space, fits: Fits) -> Iterator[Candidate]:
+    yield from _ladder(seen, space, fits)
+    best = min(_valued(seen), key=lambda each: each.value or math.inf, default=None)
+    if best is None:
+        return
+    yield from _turned(best.candidate, seen, space, fits)
+    yield from _resized(best.candidate, seen, space, fits)
+
+
+def _ladder(seen: Sequence[Seen], space: Space, fits: Fits) -> Iterator[Candidate]:
+    """Give sizes without further knobs, from the largest down, until one is clearly slower."""
+    values = {each.candidate: each.value for each in _valued(seen)}
+    best = min((value for value in values.values() if value is not None), default=math.inf)
+    size: float = max((size for size in space.sizes if fits(_plain(size, space))), default=0)
+    while size >= 1:
+        candidate = _plain(_nearest(space.sizes, size), space)
+        yield candidate
+        value = values.get(candidate)
+        if value is not None and value > best * _CLEARLY:
+            return
+        size = candidate.micro_batch / _STRIDE
+
+
+def _turned(best: Candidate, seen: Sequence[Seen], space: Space, fits: Fits) -> Iterator[Candidate]:
+    """Give the best with one knob turned, each set of knobs once, at the largest size up to its own that may fit."""
+    tried = {each.candidate.knobs for each in seen}
+    hopeless = _hopeless(seen, space)
+    for name, values in space.values.items():
+        for value in values:
+            knobs = replace(best.knobs, **{name: value})
+            if knobs in tried or (name, value) in hopeless:
+                continue
+            sizes = [size for size in space.sizes if fits(Candidate(micro_batch=size, knobs=knobs))]
+            if name in _TRADES and value is not None:
+                # It slows every sample down, so it must be able to make room for a larger micro-batch.
+                if any(size > best.micro_batch for size in _fitting(best.knobs, space, fits)):
+                    continue
+                if best.micro_batch == max(space.sizes):
+                    continue
+            smaller = [size for size in sizes if size <= best.micro_batch]
+            if smaller:
+                yield Candidate(micro_batch=smaller[-1], knobs=knobs)
+
+
+def _resized(best: Candidate, seen: Sequence[Seen], space: Space, fits: Fits) -> Iterator[Candidate]:
+    """Give other sizes for the best knobs, and for those that make room: the largest first, then those between."""
+    for knobs in _roomy(best.knobs, seen, space):
+        fitting = _fitting(knobs, space, fits)
+        measured = sorted({each.candidate.micro_batch for each in seen if each.candidate.knobs == knobs})
+        if fitting and measured and fitting[-1] > measured[-1] * _APART:
+            yield Candidate(micro_batch=fitting[-1], knobs=knobs)
+    measured = sorted({each.candidate.micro_batch for each in seen if each.candidate.knobs == best.knobs})
+    fitting = _fitting(best.knobs, space, fits)
+    below = max((size for size in measured if size < best.micro_batch), default=0)
+    above = min((size for size in measured if size > best.micro_batch), default=(fitting or [0])[-1] + 1)
+    for low, high in ((best.micro_batch, above), (below, best.micro_batch)):
+        between = [size for size in fitting if low < size < high and not _close(size, (low, high))]
+        if between:
+            yield Candidate(micro_batch=_nearest(between, math.sqrt(max(1, low) * high)), knobs=best.knobs)
+
+
+def _roomy(best: Knobs, seen: Sequence[Seen], space: Space) -> list[Knobs]:
+    """Give the best knobs, and those that differ from them by a trade which ran: their price is paid at any size."""
+    ran = {each.candidate.knobs for each in _valued(seen)}
+    trades = [
+        knobs
+        for name in _TRADES
+        for value in space.values.get(name, ())
+        if (knobs := replace(best, **{name: value})) in ran and knobs != best
+    ]
+    return [best, *trades]
+
+
+def _hopeless(seen: Sequence[Seen], space: Space) -> set[tuple[str, object]]:
+    """Give the values of knobs that failed wherever they were tried; running out of memory is no such failure."""
+    failed: set[tuple[str, object]] = set()
+    worked: set[tuple[str, object]] = set()
+    for each in seen:
+        turned = {(name, getattr(each.candidate.knobs, name)) for name in space.values}
+        if each.fate is Fate.FAILED:
+            failed |= {(name, value) for name, value in turned if value != getattr(space.ground, name)}
+        elif each.fate in (Fate.OK, Fate.PRUNED):
+            worked |= turned
+    return failed - worked
+
+
+def _valued(seen: Iterable[Seen]) -> list[Seen]:
+    return [each for each in seen if each.value is not None]
+
+
+def _fitting(knobs: Knobs, space: Space, fits: Fits) -> list[int]:
+    return [size for size in space.sizes if fits(Candidate(micro_batch=size, knobs=knobs))]
+
+
+def _plain(size: int, space: Space) -> Candidate:
+    return Candidate(micro_batch=size, knobs=space.ground)
+
+
+def _nearest(sizes: Sequence[int], wanted: float) -> int:
+    return min(sizes, key=lambda size: abs(math.log(size / max(wanted, 1e-9))))
+
+
+def _close(size: int, others: Iterable[int]) -> bool:
+    return any(other > 0 and max(size, other) / min(size, other) < _APART for other in others)

@@ -1,0 +1,219 @@
+"""A tuning from the plans of the search to plans in the order in which they were measured to be fast."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from autoaccum.errors import DeviceError
+from autoaccum.fit import TimeModel, fit_memory, fit_time
+from autoaccum.isolate import Abilities, Answer
+from autoaccum.knobs import names
+from autoaccum.lab import Lab
+from autoaccum.plans import Plan
+from autoaccum.records import PLAIN, Budget, DeviceInfo, Knobs, Outcome, Request, Sample, Trial
+from autoaccum.solve import WORTH_UNEVEN, Known, solve
+from autoaccum.tuning.memory import MemoryBook
+from autoaccum.tuning.results import Fate, Measurement, Tuned, Tuning, Watcher
+from autoaccum.tuning.space import Candidate, Space
+from autoaccum.tuning.study import Study, open_storage
+from autoaccum.tuning.tuner import Limits, Tuner
+
+_APART = 1.3  # an uneven size is worth a look only so far from every even one
+_FIRST = 3  # plans that are measured before anything is proposed
+
+
+class TuningLab(Lab, Protocol):
+    """A lab whose trials can be timed."""
+
+    def time(self, trial: Trial) -> Answer:
+        """Run one trial for the time of its windows."""
+
+
+def rescues(allow: str | None, abilities: Abilities) -> list[Knobs]:
+    """Give knobs to search with where nothing fits without: what leaves the numbers as they are comes first."""
+    allowed = [name for name in names.parse_allow(allow) if name not in abilities.unsupported]
+    blocks = "all" if "checkpoint" in allowed else None
+    precision = next((name for name in ("bf16", "fp16") if name in allowed), None)
+    tries = [Knobs(checkpoint=blocks), Knobs(precision=precision), Knobs(checkpoint=blocks, precision=precision)]
+    return list(dict.fromkeys(knobs for knobs in tries if knobs != PLAIN))
+
+
+@dataclass(kw_only=True)
+class Session:
+    """One tuning of one run."""
+
+    request: Request
+    lab: TuningLab
+    device: DeviceInfo
+    budget: Budget
+    limit_bytes: int
+    abilities: Abilities
+    folder: Path | None  # the run folder; None: the study is kept in memory
+    resumed: bool  # there was a run before in this folder, which ended or was cut off
+    watcher: Watcher
+
+    def __post_init__(self) -> None:
+        if self.request.objective == "energy" and self.abilities.energy is None:
+            raise DeviceError("this device does not tell what energy it uses: use --objective throughput")
+        self._tuner: Tuner | None = None
+        self._largest: Candidate | None = None
+        self._where = ""
+
+    def run(self, plans: Sequence[Plan]) -> Tuned:
+        """Tune the plans that the search found to fit, best first; they say which knobs the search stood on."""
+        request, ground = self.request, names.of_options(plans[0].options)
+        samples = [sample for sample in self.lab.samples if sample.options == ground.options]
+        space = Space(
+            plans=_sizes(request, samples, self.budget, ground),
+            values=_values(self._allowed(), ground),
+            ground=ground,
+        )
+        fitting = {plan.micro_batch for plan in plans}
+        memory = MemoryBook(
+            ground=ground, fits=fitting.__contains__, model=fit_memory(samples), limit_bytes=self.limit_bytes
+        )
+        self._largest = Candidate(micro_batch=max(fitting & set(space.plans)), knobs=ground)
+        self._tuner = self._begin(space, memory)
+        self._tuner.tune(_first(self._largest, plans, space))
+        return self._ranked(self._tuner, plans)
+
+    def results(self) -> Tuning | None:
+        """Give what was found so far; None before there was a study."""
+        if self._tuner is None:
+            return None
+        study = self._tuner.study
+        rows = study.measurements()
+        reasons = self.abilities.unsupported
+        return Tuning(
+            objective=self.request.objective,
+            study=study.name,
+            storage=self._where,
+            seconds=self._tuner.seconds,
+            allowed=self._allowed(),
+            unsupported={name: reasons[name] for name in self._asked() if name in reasons},
+            best=self._tuner.best,
+            largest=next((row.trial for row in rows if _is(row, self._largest)), None),
+            trials=tuple(rows),
+            duels=tuple(study.duels()),
+        )
+
+    def _begin(self, space: Space, memory: MemoryBook) -> Tuner:
+        request = self.request
+        storage, self._where = open_storage(request.storage, self.folder)
+        study = Study(storage, study_name(request, self.device, space), space, seed=request.seed)
+        study.take_up(alone=self.resumed and request.storage is None)
+        return Tuner(
+            study=study,
+            run=self.lab.time,
+            memory=memory,
+            limits=Limits(trials=request.tune_trials, seconds=request.tune_seconds),
+            world_size=request.world_size,
+            watcher=self.watcher,
+            energy=request.objective == "energy",
+            worth_uneven=WORTH_UNEVEN if request.split == "auto" else 1.0,
+            repeatable=self.device.repeatable,
+        )
+
+    def _ranked(self, tuner: Tuner, plans: Sequence[Plan]) -> Tuned:
+        """Put the plans in the order of what was measured; the time of the others is predicted from it."""
+        space, ground = tuner.study.space, tuner.study.space.ground
+        ran = [row for row in tuner.study.measurements() if row.outcome in (Fate.OK, Fate.PRUNED)]
+        ran.sort(key=lambda row: (row.trial != tuner.best, tuner.value(row)))
+        plain = [row for row in ran if row.options == ground.options]
+        time = fit_time([_as_sample(row) for row in plain])
+        sizes = {row.micro_batch for row in plain}
+        others = [_predicted(plan, time) for plan in plans if plan.micro_batch not in sizes]
+        return Tuned(
+            measured=tuple(_as_plan(row, space.plans[row.micro_batch], self.budget) for row in ran),
+            others=tuple(sorted(others, key=lambda plan: -(plan.samples_per_second or 0.0))),
+        )
+
+    def _asked(self) -> tuple[str, ...]:
+        return names.parse_allow(self.request.allow)
+
+    def _allowed(self) -> tuple[str, ...]:
+        return tuple(name for name in self._asked() if name not in self.abilities.unsupported)
+
+
+def _is(row: Measurement, candidate: Candidate | None) -> bool:
+    return candidate is not None and (row.micro_batch, row.options) == (candidate.micro_batch, candidate.knobs.options)
+
+
+def study_name(request: Request, device: DeviceInfo, space: Space) -> str:
+    """Give the name under which those find each other who tune the same on machines of the same kind."""
+    kind = (device.kind, device.name, device.total_bytes >> 28)
+    asked = (
+        request.workload_digest,
+        request.target_batch,
+        request.world_size,
+        request.memory_budget,
+        request.objective,
+    )
+    choices = {key: list(values) for key, values in space.choices.items()}
+    text = json.dumps([kind, asked, choices, space.ground.options], sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f"{Path(request.workload.partition('.py:')[0]).stem}-{request.target_batch}-{digest}"
+
+
+def _sizes(request: Request, samples: Sequence[Sample], budget: Budget, ground: Knobs) -> dict[int, Plan]:
+    """Give the plan of each micro-batch; where even ones are preferred, without uneven ones that are hardly larger."""
+    known = Known(samples=samples, memory=fit_memory(samples), time=fit_time(samples), budget=budget)
+    plans = solve(request.target_batch, request.world_size, request.split, lambda size: True, known)
+    even = [plan.micro_batch for plan in plans if plan.even]
+
+    def worth(plan: Plan) -> bool:
+        return (
+            request.split != "auto" or plan.even or not any(size <= plan.micro_batch < size * _APART for size in even)
+        )
+
+    return {plan.micro_batch: replace(plan, options=ground.options) for plan in plans if worth(plan)}
+
+
+def _values(allowed: Sequence[str], ground: Knobs) -> dict[str, tuple[Any, ...]]:
+    """Give the values of each knob that may be turned, with the one first that the search stood on."""
+    return {
+        name: (getattr(ground, name), *(value for value in values if value != getattr(ground, name)))
+        for name, values in names.values(allowed).items()
+    }
+
+
+def _first(largest: Candidate, plans: Sequence[Plan], space: Space) -> list[Candidate]:
+    """Give what is measured before anything else: the usual choice, and what the solver ranks highest."""
+    ranked = [plan.micro_batch for plan in plans if plan.micro_batch in space.plans]
+    sizes = dict.fromkeys([largest.micro_batch, *ranked])
+    return [Candidate(micro_batch=size, knobs=space.ground) for size in sizes][: _FIRST - 1]
+
+
+def _as_plan(row: Measurement, plan: Plan, budget: Budget) -> Plan:
+    peak = row.peak_bytes or 0
+    return replace(
+        plan,
+        options=row.options,
+        peak_bytes=peak,
+        headroom_bytes=budget.limit_bytes - peak,
+        samples_per_second=row.samples_per_second,
+        measured=True,
+    )
+
+
+def _predicted(plan: Plan, time: TimeModel | None) -> Plan:
+    if time is None:
+        return plan
+    return replace(plan, samples_per_second=plan.effective_batch / time.update_seconds(plan.micro_batches))
+
+
+def _as_sample(row: Measurement) -> Sample:
+    return Sample(
+        trial=row.trial,
+        phase="tune",
+        micro_batch=row.micro_batch,
+        accumulation_steps=row.accumulation_steps,
+        outcome=Outcome.OK,
+        step_seconds=row.update_seconds,
+        optimizer_seconds=row.optimizer_seconds,
+    )

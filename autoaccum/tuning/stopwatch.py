@@ -1,0 +1,178 @@
+"""The time of one whole update of a candidate, measured in a worker that runs as training will.
+
+A window is one update, or the first micro-steps of one with the optimizer's step behind them, where a whole one would
+take long: what was computed is then scaled to the samples of a whole update. Warm-up is left out. Windows are repeated
+until their median is known to 3 %, or the time is up. Two candidates are compared by taking turns: whatever slows the
+machine for a while slows both.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from autoaccum.isolate import Answer
+from autoaccum.plans import Plan
+from autoaccum.records import Knobs, Sample, Trial, Window
+from autoaccum.tuning.intervals import Comparison, Estimate, compare, estimate
+
+WELL_KNOWN = 0.03  # the width of the interval, as a share of the median, at which no more windows are run
+_WINDOW_SECONDS = 0.25  # about as long as a window is, where a whole update takes longer
+_CHUNK_SECONDS = 0.5  # about as long as an order to the worker takes
+_CHUNK_SECONDS_OF_ENERGY = 1.0  # NVML's counter moves every tenth of a second or so
+_MOST_WINDOWS = 64  # of one order
+_FEWEST_WINDOWS = 6  # from here on an interval leaves anything out
+_ROUNDS = (3, 10)  # of a duel: at least, at most
+
+Time = Callable[[Trial], Answer]  # a lab's
+
+
+@dataclass(kw_only=True, slots=True)
+class Measured:
+    """What a candidate's windows showed."""
+
+    sample: Sample  # of the last order: the peak, and what went wrong
+    seconds: Estimate | None = None  # of one whole update
+    joules_per_sample: Estimate | None = None
+    forward_seconds: float | None = None
+    optimizer_seconds: float | None = None
+    warm_up_seconds: float = 0.0  # of the first window
+    given_up: bool = False
+
+
+@dataclass(kw_only=True, slots=True)
+class _Series:
+    """The windows of one candidate so far."""
+
+    plan: Plan
+    knobs: Knobs
+    steps: int  # micro-steps of a window
+    windows: list[Window] = field(default_factory=list)
+    energies: list[float] = field(default_factory=list)  # joules per sample, one for each order
+
+    def add(self, windows: Sequence[Window]) -> None:
+        self.windows.extend(windows)
+        joules, seconds = [w.joules for w in windows if w.joules is not None], sum(w.seconds for w in windows)
+        if windows and len(joules) == len(windows):
+            update = median(self._whole(window) for window in windows)
+            self.energies.append(sum(joules) / seconds * update / self.plan.rank_batch)
+
+    def seconds(self) -> list[float]:
+        return [self._whole(window) for window in self.windows]
+
+    def _whole(self, window: Window) -> float:
+        computing = window.seconds - window.optimizer_seconds
+        return computing * self.plan.rank_batch / window.samples + window.optimizer_seconds
+
+    def share(self, window: Window) -> float:
+        """Give the part of a whole update's computing that a window did."""
+        return window.samples / self.plan.rank_batch
+
+
+class Stopwatch:
+    """Times candidates in a lab."""
+
+    def __init__(self, run: Time, *, energy: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+        self._run = run
+        self._energy = energy
+        self._clock = clock
+
+    def measure(
+        self, plan: Plan, knobs: Knobs, *, seconds: float, give_up: Callable[[Measured], bool], fresh: bool = False
+    ) -> Measured:
+        """Time windows until the median is well known, `seconds` are over, or `give_up` says so."""
+        began, series = self._clock(), _Series(plan=plan, knobs=knobs, steps=min(2, plan.accumulation_steps))
+        answer = self._run(self._order(series, 3, fresh=fresh))
+        measured = Measured(sample=answer.sample)
+        if not answer.sample.ok or not answer.windows:
+            return measured
+        warm_up, *windows = answer.windows
+        measured.warm_up_seconds = warm_up.seconds
+        series.steps = self._steps(plan, windows[-1])
+        if series.steps == min(2, plan.accumulation_steps):
+            series.add(windows)  # else these were too short, and only told how long a window should be
+        while True:
+            if series.windows:
+                _sum_up(measured, series)
+                if give_up(measured):
+                    measured.given_up = True
+                    return measured
+                if self._known(measured, series) or self._clock() - began > seconds:
+                    return measured
+            answer = self._run(self._order(series, self._count(series, windows[-1]), warm=True))
+            measured.sample = answer.sample
+            if not answer.sample.ok:
+                return measured
+            series.add(answer.windows)
+
+    def duel(
+        self, incumbent: tuple[Plan, Knobs], challenger: tuple[Plan, Knobs], *, seconds: float
+    ) -> Comparison | Sample:
+        """Measure two candidates in turns; give the comparison, or the sample of the one that could not be run."""
+        began = self._clock()
+        sides = [_Series(plan=plan, knobs=knobs, steps=min(2, plan.accumulation_steps)) for plan, knobs in
+                 (incumbent, challenger)]  # fmt: skip
+        pairs: list[tuple[float, float]] = []
+        while True:
+            found: dict[int, float] = {}
+            for index in (0, 1) if len(pairs) % 2 == 0 else (1, 0):
+                value = self._turn(sides[index])
+                if isinstance(value, Sample):
+                    return value
+                found[index] = value
+            pairs.append((found[0], found[1]))
+            result = compare(pairs)
+            if len(pairs) >= _ROUNDS[0] and (result.settled or len(pairs) >= _ROUNDS[1]):
+                return result
+            if len(pairs) >= 2 and self._clock() - began > seconds:
+                return result
+
+    def _turn(self, side: _Series) -> float | Sample:
+        """Give what one side shows in one turn: the median of some windows."""
+        count = 2 if not side.windows else max(2, self._count(side, side.windows[-1]))
+        answer = self._run(self._order(side, 1 + count))
+        windows = answer.windows[1:]
+        if not answer.sample.ok or not windows:
+            return answer.sample
+        turn = _Series(plan=side.plan, knobs=side.knobs, steps=side.steps)
+        turn.add(windows)
+        side.windows = list(windows)
+        side.steps = self._steps(side.plan, windows[-1])
+        return median(turn.energies) if self._energy else median(turn.seconds())
+
+    def _order(self, series: _Series, windows: int, *, warm: bool = False, fresh: bool = False) -> Trial:
+        return Trial(
+            micro_batch=series.plan.micro_batch,
+            accumulation_steps=series.steps,
+            micro_batches=series.plan.micro_batches,
+            updates=windows,
+            phase="tune",
+            warm=warm,
+            fresh=fresh,
+            knobs=series.knobs,
+        )
+
+    def _steps(self, plan: Plan, window: Window) -> int:
+        """Give the micro-steps of a window: all of an update, or as many as take about a quarter of a second."""
+        each = (window.seconds - window.optimizer_seconds) / window.samples * plan.micro_batch
+        wanted = int(_WINDOW_SECONDS / max(each, 1e-9)) + 1
+        return min(plan.accumulation_steps, max(2, wanted))
+
+    def _count(self, series: _Series, window: Window) -> int:
+        share = series.steps * series.plan.micro_batch / window.samples
+        each = (window.seconds - window.optimizer_seconds) * share + window.optimizer_seconds
+        goal = _CHUNK_SECONDS_OF_ENERGY if self._energy else _CHUNK_SECONDS
+        return max(1, min(_MOST_WINDOWS, round(goal / max(each, 1e-9))))
+
+    def _known(self, measured: Measured, series: _Series) -> bool:
+        found = measured.joules_per_sample if self._energy else measured.seconds
+        return found is not None and found.values >= _FEWEST_WINDOWS and found.width <= WELL_KNOWN
+
+
+def _sum_up(measured: Measured, series: _Series) -> None:
+    measured.seconds = estimate(series.seconds())
+    measured.joules_per_sample = estimate(series.energies) if series.energies else None
+    measured.forward_seconds = median(w.forward_seconds / series.share(w) for w in series.windows)
+    measured.optimizer_seconds = median(w.optimizer_seconds for w in series.windows)
