@@ -79,6 +79,7 @@ class Worker:
     def __init__(self, spec: WorkerSpec, *, timeout_seconds: float, echo: Echo | None = None) -> None:
         self.alive = True
         self.trials = 0
+        self.variables = spec.variables
         self._timeout_seconds = timeout_seconds
         environment = _child_environment(spec)
         read_fd, write_fd = os.pipe()

@@ -72,7 +72,7 @@ class WorkerLab:
         self._echo = echo
         self._keep = keep
         self._before: tuple[DeviceInfo, Budget] | None = None
-        self._worker: Worker | None = None
+        self._workers: dict[str, Worker] = {}
         self.ready: Ready | None = None
 
     def __enter__(self) -> Self:
@@ -81,8 +81,8 @@ class WorkerLab:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._worker is not None:
-            self._worker.kill() if error is not None else self._worker.close()
+        for worker in self._workers.values():
+            worker.kill() if error is not None else worker.close()
 
     def open(self) -> tuple[DeviceInfo, Budget]:
         """Start the first worker, which decides on the budget for all, unless that was done before."""
@@ -117,14 +117,17 @@ class WorkerLab:
             raise WorkloadError(f"{sample.message} (micro-batch {sample.micro_batch})", details=sample.details)
         return sample
 
-    def time(self, trial: Trial, number: int = 0) -> Answer:
-        """Run one trial for the time of its windows; what it shows is not kept among the samples."""
+    def time(self, trial: Trial, seat: str = "", number: int = 0) -> Answer:
+        """Run one trial for the time of its windows; what it shows is not kept among the samples.
+
+        Each seat has a worker of its own, so that two trials can take turns without disturbing each other.
+        """
         variables = environment(trial.knobs, os.environ)
-        if trial.fresh or variables != self._spec.variables:
-            self._spec = replace(self._spec, variables=variables)
-            self._retire()
+        if trial.fresh or (seat in self._workers and variables != self._workers[seat].variables):
+            self.leave(seat)
+        self._spec = replace(self._spec, variables=variables)
         smaller_ran = any(s.ok and s.micro_batch < trial.micro_batch for s in self.samples)
-        worker = self._live_worker()
+        worker = self._live_worker(seat)
         answer = worker.run(number, trial, smaller_ran=smaller_ran)
         self.model = answer.model or self.model
         self.warn(*answer.warnings)
@@ -137,22 +140,25 @@ class WorkerLab:
     def as_in_training(self, limit_bytes: int) -> None:
         """Have the next trials run in processes set up as the user's training will be, under this limit."""
         self._spec = replace(self._spec, exact_meter=False, limit_bytes=limit_bytes)
-        self._retire()
+        self.leave("")
 
     def couplings(self, largest_ok: int) -> Sequence[str]:
         """Have the present worker look."""
         return self._live_worker().couplings(largest_ok)
 
-    def _retire(self) -> None:
-        if self._worker is not None:
-            self._worker.close()
-            self._worker = None
+    def leave(self, seat: str) -> None:
+        """End the worker of a seat, if it has one."""
+        worker = self._workers.pop(seat, None)
+        if worker is not None:
+            worker.close()
 
-    def _live_worker(self) -> Worker:
-        if self._worker is None or not self._worker.alive:
-            self._worker = Worker(self._spec, timeout_seconds=self._timeout_seconds, echo=self._echo)
-            self.warn(*self._worker.ready.warnings)
-        return self._worker
+    def _live_worker(self, seat: str = "") -> Worker:
+        worker = self._workers.get(seat)
+        if worker is None or not worker.alive:
+            worker = Worker(self._spec, timeout_seconds=self._timeout_seconds, echo=self._echo)
+            self._workers[seat] = worker
+            self.warn(*worker.ready.warnings)
+        return worker
 
     def warn(self, *warnings: str) -> None:
         """Keep what the report must say, once."""

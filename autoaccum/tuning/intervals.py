@@ -10,12 +10,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from statistics import fmean, median, stdev
+from statistics import median
 
 _LEVEL = 0.95
-# Quantiles of Student's distribution for two-sided 98 %, by degrees of freedom from 1 on: several challengers try.
-_STUDENT = (31.82, 6.965, 4.541, 3.747, 3.365, 3.143, 2.998, 2.896, 2.821, 2.764, 2.718, 2.681, 2.650, 2.624, 2.602)
-WORTH = 0.01  # what is gained by less is not worth a word
+WORTH = 0.02  # what is gained by less is not worth a knob; and as much may lie in how a process was laid out
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +55,7 @@ def _rank(count: int) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """The challenger's time over the incumbent's, from rounds in which both were measured."""
+    """The challenger's time over the incumbent's, from windows that were measured in turns."""
 
     ratio: float
     low: float
@@ -81,13 +79,10 @@ class Comparison:
         return self.faster or self.slower or close
 
 
-def compare(pairs: Sequence[tuple[float, float]]) -> Comparison:
-    """Compare (incumbent, challenger) pairs; each pair was measured within moments, so that what slows both is out."""
-    logs = [math.log(challenger / incumbent) for incumbent, challenger in pairs]
-    middle = fmean(logs)
-    if len(logs) < 2:
-        return Comparison(ratio=math.exp(middle), low=0.0, high=math.inf, rounds=len(logs))
-    half = _STUDENT[min(len(logs) - 1, len(_STUDENT)) - 1] * stdev(logs) / math.sqrt(len(logs))
-    return Comparison(
-        ratio=math.exp(middle), low=math.exp(middle - half), high=math.exp(middle + half), rounds=len(logs)
-    )
+def compare(incumbent: Sequence[float], challenger: Sequence[float], rounds: int) -> Comparison:
+    """Compare the windows of two that took turns, so that what slowed the machine for a while slowed both.
+
+    One is faster for certain where the intervals do not even touch.
+    """
+    old, new = estimate(incumbent), estimate(challenger)
+    return Comparison(ratio=new.median / old.median, low=new.low / old.high, high=new.high / old.low, rounds=rounds)

@@ -88,20 +88,25 @@ def _turned(best: Candidate, seen: Sequence[Seen], space: Space, fits: Fits) -> 
 
 
 def _resized(best: Candidate, seen: Sequence[Seen], space: Space, fits: Fits) -> Iterator[Candidate]:
-    """Give other sizes for the best knobs, and for those that make room: the largest first, then those between."""
+    """Give other sizes for the best knobs: those that knobs have made room for, then those between.
+
+    What was measured without knobs tells about sizes with them too: the same ladder is not climbed twice.
+    """
     for knobs in _roomy(best.knobs, seen, space):
-        fitting = _fitting(knobs, space, fits)
-        measured = sorted({each.candidate.micro_batch for each in seen if each.candidate.knobs == knobs})
+        fitting, measured = _fitting(knobs, space, fits), _sizes_seen(knobs, seen, space)
         if fitting and measured and fitting[-1] > measured[-1] * _APART:
             yield Candidate(micro_batch=fitting[-1], knobs=knobs)
-    measured = sorted({each.candidate.micro_batch for each in seen if each.candidate.knobs == best.knobs})
-    fitting = _fitting(best.knobs, space, fits)
+    fitting, measured = _fitting(best.knobs, space, fits), _sizes_seen(best.knobs, seen, space)
     below = max((size for size in measured if size < best.micro_batch), default=0)
     above = min((size for size in measured if size > best.micro_batch), default=(fitting or [0])[-1] + 1)
     for low, high in ((best.micro_batch, above), (below, best.micro_batch)):
         between = [size for size in fitting if low < size < high and not _close(size, (low, high))]
         if between:
             yield Candidate(micro_batch=_nearest(between, math.sqrt(max(1, low) * high)), knobs=best.knobs)
+
+
+def _sizes_seen(knobs: Knobs, seen: Sequence[Seen], space: Space) -> list[int]:
+    return sorted({each.candidate.micro_batch for each in seen if each.candidate.knobs in (knobs, space.ground)})
 
 
 def _roomy(best: Knobs, seen: Sequence[Seen], space: Space) -> list[Knobs]:

@@ -11,15 +11,16 @@ from typing import Any, Protocol
 
 from autoaccum.errors import DeviceError
 from autoaccum.fit import TimeModel, fit_memory, fit_time
-from autoaccum.isolate import Abilities, Answer
+from autoaccum.isolate import Abilities
 from autoaccum.knobs import names
 from autoaccum.lab import Lab
 from autoaccum.plans import Plan
-from autoaccum.records import PLAIN, Budget, DeviceInfo, Knobs, Outcome, Request, Sample, Trial
+from autoaccum.records import PLAIN, Budget, DeviceInfo, Knobs, Outcome, Request, Sample
 from autoaccum.solve import WORTH_UNEVEN, Known, solve
 from autoaccum.tuning.memory import MemoryBook
 from autoaccum.tuning.results import Fate, Measurement, Tuned, Tuning, Watcher
 from autoaccum.tuning.space import Candidate, Space
+from autoaccum.tuning.stopwatch import Bench
 from autoaccum.tuning.study import Study, open_storage
 from autoaccum.tuning.tuner import Limits, Tuner
 
@@ -27,11 +28,8 @@ _APART = 1.3  # an uneven size is worth a look only so far from every even one
 _FIRST = 3  # plans that are measured before anything is proposed
 
 
-class TuningLab(Lab, Protocol):
+class TuningLab(Lab, Bench, Protocol):
     """A lab whose trials can be timed."""
-
-    def time(self, trial: Trial) -> Answer:
-        """Run one trial for the time of its windows."""
 
 
 def rescues(allow: str | None, abilities: Abilities) -> list[Knobs]:
@@ -109,14 +107,15 @@ class Session:
         study.take_up(alone=self.resumed and request.storage is None)
         return Tuner(
             study=study,
-            run=self.lab.time,
+            bench=self.lab,
             memory=memory,
             limits=Limits(trials=request.tune_trials, seconds=request.tune_seconds),
             world_size=request.world_size,
             watcher=self.watcher,
             energy=request.objective == "energy",
             worth_uneven=WORTH_UNEVEN if request.split == "auto" else 1.0,
-            repeatable=self.device.repeatable,
+            fresh=not self.device.repeatable,
+            room_for_two=2 * self.limit_bytes <= self.device.free_bytes,
         )
 
     def _ranked(self, tuner: Tuner, plans: Sequence[Plan]) -> Tuned:

@@ -8,10 +8,10 @@ machine for a while slows both.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Protocol
 
 from autoaccum.isolate import Answer
 from autoaccum.plans import Plan
@@ -24,9 +24,9 @@ _CHUNK_SECONDS = 0.5  # about as long as an order to the worker takes
 _CHUNK_SECONDS_OF_ENERGY = 1.0  # NVML's counter moves every tenth of a second or so
 _MOST_WINDOWS = 64  # of one order
 _FEWEST_WINDOWS = 6  # from here on an interval leaves anything out
-_ROUNDS = (3, 10)  # of a duel: at least, at most
+_ROUNDS = (2, 10)  # of a duel: at least, at most
 
-Time = Callable[[Trial], Answer]  # a lab's
+_SEATS = ("incumbent", "challenger")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -71,20 +71,36 @@ class _Series:
         return window.samples / self.plan.rank_batch
 
 
-class Stopwatch:
-    """Times candidates in a lab."""
+class Bench(Protocol):
+    """Where trials are timed: a lab."""
 
-    def __init__(self, run: Time, *, energy: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
-        self._run = run
+    def time(self, trial: Trial, seat: str = "") -> Answer:
+        """Run one trial, in the worker of this seat."""
+
+    def leave(self, seat: str) -> None:
+        """End the worker of a seat."""
+
+
+class Stopwatch:
+    """Times candidates.
+
+    On the CPU what ran before in a process tells: malloc keeps memory in larger pieces, and a small size was 7 %
+    faster after a large one than in training. There, `fresh`, each candidate has a process of its own.
+    """
+
+    def __init__(
+        self, bench: Bench, *, energy: bool, fresh: bool, room_for_two: bool, clock: Callable[[], float]
+    ) -> None:
+        self._bench = bench
         self._energy = energy
+        self._fresh = fresh
+        self._room_for_two = room_for_two  # whether two processes can hold what one may hold
         self._clock = clock
 
-    def measure(
-        self, plan: Plan, knobs: Knobs, *, seconds: float, give_up: Callable[[Measured], bool], fresh: bool = False
-    ) -> Measured:
+    def measure(self, plan: Plan, knobs: Knobs, *, seconds: float, give_up: Callable[[Measured], bool]) -> Measured:
         """Time windows until the median is well known, `seconds` are over, or `give_up` says so."""
         began, series = self._clock(), _Series(plan=plan, knobs=knobs, steps=min(2, plan.accumulation_steps))
-        answer = self._run(self._order(series, 3, fresh=fresh))
+        answer = self._bench.time(self._order(series, 3, fresh=self._fresh))
         measured = Measured(sample=answer.sample)
         if not answer.sample.ok or not answer.windows:
             return measured
@@ -99,9 +115,9 @@ class Stopwatch:
                 if give_up(measured):
                     measured.given_up = True
                     return measured
-                if self._known(measured, series) or self._clock() - began > seconds:
+                if self._known(measured) or self._clock() - began > seconds:
                     return measured
-            answer = self._run(self._order(series, self._count(series, windows[-1]), warm=True))
+            answer = self._bench.time(self._order(series, self._count(series, windows[-1]), warm=True))
             measured.sample = answer.sample
             if not answer.sample.ok:
                 return measured
@@ -111,36 +127,41 @@ class Stopwatch:
         self, incumbent: tuple[Plan, Knobs], challenger: tuple[Plan, Knobs], *, seconds: float
     ) -> Comparison | Sample:
         """Measure two candidates in turns; give the comparison, or the sample of the one that could not be run."""
-        began = self._clock()
-        sides = [_Series(plan=plan, knobs=knobs, steps=min(2, plan.accumulation_steps)) for plan, knobs in
-                 (incumbent, challenger)]  # fmt: skip
-        pairs: list[tuple[float, float]] = []
-        while True:
-            found: dict[int, float] = {}
-            for index in (0, 1) if len(pairs) % 2 == 0 else (1, 0):
-                value = self._turn(sides[index])
-                if isinstance(value, Sample):
-                    return value
-                found[index] = value
-            pairs.append((found[0], found[1]))
-            result = compare(pairs)
-            if len(pairs) >= _ROUNDS[0] and (result.settled or len(pairs) >= _ROUNDS[1]):
-                return result
-            if len(pairs) >= 2 and self._clock() - began > seconds:
-                return result
+        began, rounds = self._clock(), 0
+        sides = [
+            _Series(plan=plan, knobs=knobs, steps=min(2, plan.accumulation_steps))
+            for plan, knobs in (incumbent, challenger)
+        ]
+        try:
+            while True:
+                for index in (0, 1) if rounds % 2 == 0 else (1, 0):
+                    sample = self._turn(sides[index], _SEATS[index], first=rounds == 0)
+                    if not sample.ok:
+                        return sample
+                rounds += 1
+                result = compare(self._values(sides[0]), self._values(sides[1]), rounds)
+                if rounds >= _ROUNDS[0] and (result.settled or rounds >= _ROUNDS[1]):
+                    return result
+                if rounds >= _ROUNDS[0] and self._clock() - began > seconds:
+                    return result
+        finally:
+            for seat in _SEATS:
+                self._bench.leave(seat)
 
-    def _turn(self, side: _Series) -> float | Sample:
-        """Give what one side shows in one turn: the median of some windows."""
-        count = 2 if not side.windows else max(2, self._count(side, side.windows[-1]))
-        answer = self._run(self._order(side, 1 + count))
-        windows = answer.windows[1:]
-        if not answer.sample.ok or not windows:
-            return answer.sample
-        turn = _Series(plan=side.plan, knobs=side.knobs, steps=side.steps)
-        turn.add(windows)
-        side.windows = list(windows)
-        side.steps = self._steps(side.plan, windows[-1])
-        return median(turn.energies) if self._energy else median(turn.seconds())
+    def _turn(self, side: _Series, seat: str, *, first: bool) -> Sample:
+        """Add what one side shows in one turn; its first window is left out, for the other side was here before."""
+        own_process = self._fresh and self._room_for_two
+        goes_on = own_process and not first
+        count = self._count(side, side.windows[-1]) if side.windows else 2
+        order = self._order(side, 1 + count, warm=goes_on, fresh=self._fresh and not goes_on)
+        answer = self._bench.time(order, seat if own_process else "")
+        if answer.sample.ok:
+            side.add(answer.windows[1:])
+            side.steps = self._steps(side.plan, answer.windows[-1])
+        return answer.sample
+
+    def _values(self, side: _Series) -> list[float]:
+        return side.energies if self._energy else side.seconds()
 
     def _order(self, series: _Series, windows: int, *, warm: bool = False, fresh: bool = False) -> Trial:
         return Trial(
@@ -166,7 +187,7 @@ class Stopwatch:
         goal = _CHUNK_SECONDS_OF_ENERGY if self._energy else _CHUNK_SECONDS
         return max(1, min(_MOST_WINDOWS, round(goal / max(each, 1e-9))))
 
-    def _known(self, measured: Measured, series: _Series) -> bool:
+    def _known(self, measured: Measured) -> bool:
         found = measured.joules_per_sample if self._energy else measured.seconds
         return found is not None and found.values >= _FEWEST_WINDOWS and found.width <= WELL_KNOWN
 

@@ -12,18 +12,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from autoaccum.errors import WorkloadError
-from autoaccum.isolate import Answer
 from autoaccum.records import Knobs, Outcome, Sample, Trial
 from autoaccum.tuning.intervals import Comparison
 from autoaccum.tuning.memory import MemoryBook
 from autoaccum.tuning.proposals import propose
 from autoaccum.tuning.results import Duel, Fate, Measurement, Watcher
 from autoaccum.tuning.space import Candidate
-from autoaccum.tuning.stopwatch import Measured, Stopwatch
+from autoaccum.tuning.stopwatch import Bench, Measured, Stopwatch
 from autoaccum.tuning.study import Handle, Study
 
 _PRUNE_FROM = 4  # windows that a trial has, before it can be given up
-_SHARE_OF_A_TRIAL = 8  # a trial may take this part of all the time at most
+_SHARE_OF_A_TRIAL = 1 / 8  # of all the time, at most
+_SHARE_OF_A_DUEL = 1 / 6
 _LEAST_SECONDS = 1.0  # that a trial has in any case
 _IN_VAIN = 20  # suggestions in a row that do not fit, until there are no better ones to come
 
@@ -41,18 +41,21 @@ class Tuner:
     """One process's work on a study."""
 
     study: Study
-    run: Callable[[Trial], Answer]  # a lab's `time`
+    bench: Bench
     memory: MemoryBook
     limits: Limits
     world_size: int
     watcher: Watcher
     energy: bool = False
     worth_uneven: float = 1.0  # how much faster an uneven plan must be than an even one
-    repeatable: bool = True  # whether a lack of memory in a used process is one in a fresh one too
+    fresh: bool = False  # a process for each candidate: what ran before in it would tell
+    room_for_two: bool = True  # whether there is memory for two processes at once
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        self._stopwatch = Stopwatch(self.run, energy=self.energy, clock=self.clock)
+        self._stopwatch = Stopwatch(
+            self.bench, energy=self.energy, fresh=self.fresh, room_for_two=self.room_for_two, clock=self.clock
+        )
         self._began = self.clock()
         self.best: int | None = None  # the incumbent's number
         self._judged: set[int] = set()
@@ -75,6 +78,10 @@ class Tuner:
             row = self._one(*asked)
             in_vain = in_vain + 1 if row.outcome is Fate.INFEASIBLE else 0
         self._judge_others()
+
+    def _at_most(self, share: float) -> float:
+        """Give the seconds that something may take: a share of all there are, and no more than are left."""
+        return max(_LEAST_SECONDS, min(share * self.limits.seconds, self.limits.seconds - self.seconds))
 
     def _spent(self) -> int:
         rows = self.study.measurements()
@@ -125,18 +132,16 @@ class Tuner:
         return self._filled(row, measured, candidate)
 
     def _timed(self, candidate: Candidate, give_up: Callable[[Measured], bool]) -> Measured:
-        seconds = max(_LEAST_SECONDS, self.limits.seconds / _SHARE_OF_A_TRIAL)
+        seconds = self._at_most(_SHARE_OF_A_TRIAL)
         plan = self.study.space.plans[candidate.micro_batch]
-        measured = self._stopwatch.measure(plan, candidate.knobs, seconds=seconds, give_up=give_up)
-        if measured.sample.outcome is Outcome.OOM and not self.repeatable and not measured.sample.fresh:
-            measured = self._stopwatch.measure(plan, candidate.knobs, seconds=seconds, give_up=give_up, fresh=True)
-        return measured
+        return self._stopwatch.measure(plan, candidate.knobs, seconds=seconds, give_up=give_up)
 
     def _refused(self, candidate: Candidate) -> tuple[Fate, str] | None:
         """Give why a candidate is not measured: by the memory model, after one small trial where it has none yet."""
         if not self.memory.known(candidate.knobs) and candidate.micro_batch > 1:
             small = replace(candidate, micro_batch=max(1, candidate.micro_batch // 2))
-            sample = self.run(Trial(micro_batch=small.micro_batch, phase="tune", knobs=candidate.knobs)).sample
+            order = Trial(micro_batch=small.micro_batch, phase="tune", knobs=candidate.knobs, fresh=self.fresh)
+            sample = self.bench.time(order).sample
             if sample.ok:
                 self.memory.ran(small, sample.device_used_bytes or 0)
             else:
@@ -199,7 +204,7 @@ class Tuner:
     def _fight(self, best: Measurement, row: Measurement) -> None:
         space = self.study.space
         sides = [(space.plans[each.micro_batch], _candidate(each).knobs) for each in (best, row)]
-        seconds = max(_LEAST_SECONDS, self.limits.seconds / _SHARE_OF_A_TRIAL)
+        seconds = self._at_most(_SHARE_OF_A_DUEL)
         found = self._stopwatch.duel(sides[0], sides[1], seconds=seconds)
         if isinstance(found, Sample):
             return  # one of them does not run any more: what was measured before stands
