@@ -146,7 +146,8 @@ def test_the_command_lines_surface_is_as_documented() -> None:
     assert surface == {
         "probe": sorted([
             "workload", "--target-batch", "--memory-budget", "--device", "--world-size", "--reference-batch", "--split",
-            "--find-max", "--tune-trials", "--tune-seconds", "--allow", "--objective", "--storage", "--resume", "--out", "--json", "--seed", "--timeout", "-q", "--quiet", "-v", "--verbose",
+            "--find-max", "--tune-trials", "--tune-seconds", "--allow", "--objective", "--storage", "--resume",
+            "--out", "--json", "--seed", "--timeout", "-q", "--quiet", "-v", "--verbose",
         ]),
         "verify": sorted(["workload", "--json", "--seed", "--timeout", "-q", "--quiet", "-v", "--verbose"]),
         "env": ["--device", "--json"],

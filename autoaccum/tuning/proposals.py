@@ -43,6 +43,23 @@ def propose(seen: Sequence[Seen], space: Space, fits: Fits) -> Candidate | None:
     return None
 
 
+def instead(suggestion: Candidate, seen: Sequence[Seen], space: Space, fits: Fits) -> Candidate | None:
+    """Give the suggestion, or the candidate most like it that is new and may fit; None where there is none left."""
+    taken = {each.candidate for each in seen}
+    free = [
+        candidate
+        for knobs in space.all_knobs()
+        for size in space.sizes
+        if (candidate := Candidate(micro_batch=size, knobs=knobs)) not in taken and fits(candidate)
+    ]
+
+    def unlike(candidate: Candidate) -> tuple[int, float]:
+        turned = sum(getattr(candidate.knobs, name) != getattr(suggestion.knobs, name) for name in space.values)
+        return turned, abs(math.log(candidate.micro_batch / suggestion.micro_batch))
+
+    return min(free, key=unlike, default=None)
+
+
 def _ideas(seen: Sequence[Seen], space: Space, fits: Fits) -> Iterator[Candidate]:
     yield from _ladder(seen, space, fits)
     best = min(_valued(seen), key=lambda each: each.value or math.inf, default=None)
@@ -56,14 +73,16 @@ def _ladder(seen: Sequence[Seen], space: Space, fits: Fits) -> Iterator[Candidat
     """Give sizes without further knobs, from the largest down, until one is clearly slower."""
     values = {each.candidate: each.value for each in _valued(seen)}
     best = min((value for value in values.values() if value is not None), default=math.inf)
-    size: float = max((size for size in space.sizes if fits(_plain(size, space))), default=0)
-    while size >= 1:
-        candidate = _plain(_nearest(space.sizes, size), space)
+    sizes = _fitting(space.ground, space, fits)
+    size = sizes[-1] if sizes else 0
+    while sizes:
+        candidate = _plain(size, space)
         yield candidate
         value = values.get(candidate)
         if value is not None and value > best * _CLEARLY:
             return
-        size = candidate.micro_batch / _STRIDE
+        sizes = [smaller for smaller in sizes if smaller < size]
+        size = _nearest(sizes, size / _STRIDE) if sizes else 0
 
 
 def _turned(best: Candidate, seen: Sequence[Seen], space: Space, fits: Fits) -> Iterator[Candidate]:

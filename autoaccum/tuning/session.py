@@ -21,7 +21,7 @@ from autoaccum.tuning.memory import MemoryBook
 from autoaccum.tuning.results import Fate, Measurement, Tuned, Tuning, Watcher
 from autoaccum.tuning.space import Candidate, Space
 from autoaccum.tuning.stopwatch import Bench
-from autoaccum.tuning.study import Study, open_storage
+from autoaccum.tuning.study import Study, open_storage, quiet
 from autoaccum.tuning.tuner import Limits, Tuner
 
 _APART = 1.3  # an uneven size is worth a look only so far from every even one
@@ -76,8 +76,9 @@ class Session:
             ground=ground, fits=fitting.__contains__, model=fit_memory(samples), limit_bytes=self.limit_bytes
         )
         self._largest = Candidate(micro_batch=max(fitting & set(space.plans)), knobs=ground)
-        self._tuner = self._begin(space, memory)
-        self._tuner.tune(_first(self._largest, plans, space))
+        with quiet():
+            self._tuner = self._begin(space, memory)
+            self._tuner.tune(_first(self._largest, plans, space))
         return self._ranked(self._tuner, plans)
 
     def results(self) -> Tuning | None:

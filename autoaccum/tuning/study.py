@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +31,27 @@ from autoaccum.tuning.space import Candidate, Space
 
 JOURNAL = "study.journal"  # in the run folder, where no other storage is asked for
 _ROW = "autoaccum"  # the trial's row of tuning.csv, as a user attribute of the trial
-_OWNER = "process"
+_OWNER = "taken"  # by which process, and when
 _BEST, _DUELS = "best", "duels"  # attributes of the study
 _STALE_SECONDS = 1800.0  # a trial that has been running for so long was left behind
-_HOPELESS = 1.05  # a trial whose interval begins so far above the best is pruned
+_HOPELESS = 1.05  # a trial whose interval begins so far above the best is pruned,
+_AT_ONCE = 1.5  # and after fewer windows only one that is as slow as this
+_SOME_WINDOWS = 4
 Handle = Trial  # what `ask` gives and `tell` takes; nobody else looks into it
-_NEWS = 12  # suggestions of the sampler that bring nothing new, until it has nothing more to say
+Propose = Callable[[Sequence[Seen]], Candidate | None]
+Instead = Callable[[Candidate, Sequence[Seen]], Candidate | None]
+_RACES = 20  # trials in a row that another process may snatch away
 
-optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep Optuna from telling of every trial; the user's own studies are told of as before."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        yield
+    finally:
+        optuna.logging.set_verbosity(before)
 
 
 def open_storage(storage: str | None, folder: Path | None) -> tuple[BaseStorage, str]:
@@ -101,16 +115,22 @@ class Study:
                 if params:
                     self._study.enqueue_trial(dict(params))
 
-    def ask(self, propose: Callable[[Sequence[Seen]], Candidate | None]) -> tuple[Trial, Candidate] | None:
-        """Give the next trial: one that waits, else a proposal, else what the sampler suggests; None for none new."""
+    def ask(self, propose: Propose, instead: Instead) -> tuple[Trial, Candidate] | None:
+        """Give the next trial: one that waits, else a proposal, else what the sampler suggests.
+
+        `instead` gives something new in place of a suggestion that is not; None where nothing is left.
+        """
         self._sampler.propose = lambda: propose(self.seen())
-        for _ in range(_NEWS):
+        self._sampler.instead = lambda suggestion: instead(suggestion, self.seen())
+        for _ in range(_RACES):
             trial = self._study.ask(self._distributions)
-            trial.set_user_attr(_OWNER, self.process)
+            trial.set_user_attr(_OWNER, [self.process, time.time()])
             candidate = self.space.candidate(trial.params)
             if not any(each.candidate == candidate for each in self.seen(before=trial.number)):
                 return trial, candidate
-            self._study.tell(trial, state=TrialState.FAIL)  # measured already, or elsewhere
+            self._study.tell(trial, state=TrialState.FAIL)  # measured already, or somebody else was faster
+            if self._sampler.exhausted:
+                return None
         return None
 
     def report(self, trial: Trial, value: float, step: int) -> bool:
@@ -188,7 +208,10 @@ class _Sampler(BaseSampler):
 
     def __init__(self, space: Space, distributions: dict[str, BaseDistribution], seed: int) -> None:
         self.propose: Callable[[], Candidate | None] = lambda: None
+        self.instead: Callable[[Candidate], Candidate | None] = lambda suggestion: suggestion
+        self.exhausted = False
         self._space = space
+        self._all = distributions
         self._distributions = {name: each for name, each in distributions.items() if not each.single()}
         self._rest = TPESampler(seed=seed % 2**32, n_startup_trials=5)
 
@@ -199,11 +222,19 @@ class _Sampler(BaseSampler):
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Give the proposal, else TPE's suggestion."""
-        proposal = self.propose()
-        if proposal is not None:
-            return self._space.params(proposal)
-        return self._rest.sample_relative(study, trial, self._rest.infer_relative_search_space(study, trial))
+        """Give the proposal, else TPE's suggestion, or what is new and most like it."""
+        found = self.propose()
+        if found is None:
+            together = self._rest.sample_relative(study, trial, self._rest.infer_relative_search_space(study, trial))
+            params = {
+                name: together[name] if name in together else self._rest.sample_independent(study, trial, name, each)
+                for name, each in self._all.items()
+            }
+            suggestion = self._space.candidate(params)
+            found = self.instead(suggestion)
+            self.exhausted = found is None
+            found = found or suggestion
+        return {name: value for name, value in self._space.params(found).items() if name in self._distributions}
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -224,7 +255,9 @@ class _Pruner(BasePruner):
         complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         best = min((each.value for each in complete if each.value is not None), default=math.inf)
         step = trial.last_step
-        return step is not None and trial.intermediate_values[step] > best * _HOPELESS
+        if step is None:
+            return False
+        return trial.intermediate_values[step] > best * (_HOPELESS if step >= _SOME_WINDOWS else _AT_ONCE)
 
 
 def _row(trial: FrozenTrial) -> Measurement | None:
@@ -239,5 +272,6 @@ def _at_least(trial: FrozenTrial) -> float | None:
 
 
 def _stale(trial: FrozenTrial) -> bool:
-    started = trial.datetime_start
-    return started is not None and (datetime.now() - started).total_seconds() > _STALE_SECONDS
+    # Optuna's own time is local, and others may live in another zone.
+    _, started = trial.user_attrs.get(_OWNER, ("", math.inf))
+    return time.time() - float(started) > _STALE_SECONDS

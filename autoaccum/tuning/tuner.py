@@ -15,13 +15,13 @@ from autoaccum.errors import WorkloadError
 from autoaccum.records import Knobs, Outcome, Sample, Trial
 from autoaccum.tuning.intervals import Comparison
 from autoaccum.tuning.memory import MemoryBook
-from autoaccum.tuning.proposals import propose
+from autoaccum.tuning.proposals import instead, propose
 from autoaccum.tuning.results import Duel, Fate, Measurement, Watcher
 from autoaccum.tuning.space import Candidate
 from autoaccum.tuning.stopwatch import Bench, Measured, Stopwatch
 from autoaccum.tuning.study import Handle, Study
 
-_PRUNE_FROM = 4  # windows that a trial has, before it can be given up
+_PRUNE_FROM = 2  # windows that a trial has, before it can be given up
 _SHARE_OF_A_TRIAL = 1 / 8  # of all the time, at most
 _SHARE_OF_A_DUEL = 1 / 6
 _LEAST_SECONDS = 1.0  # that a trial has in any case
@@ -70,9 +70,11 @@ class Tuner:
         self.watcher.tuning_started(self.limits.trials, self.limits.seconds)
         self._remember()
         self.study.enqueue(first)
-        in_vain = 0
+        space, fits, in_vain = self.study.space, self.memory.fits, 0
         while self.seconds < self.limits.seconds and self._spent() < self.limits.trials and in_vain < _IN_VAIN:
-            asked = self.study.ask(lambda seen: propose(seen, self.study.space, self.memory.fits))
+            asked = self.study.ask(
+                lambda seen: propose(seen, space, fits), lambda suggestion, seen: instead(suggestion, seen, space, fits)
+            )
             if asked is None:
                 break
             row = self._one(*asked)
