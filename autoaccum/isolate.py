@@ -50,6 +50,8 @@ class Ready:
 
     device: DeviceInfo
     budget: Budget | None
+    timed: bool  # whether a clock says anything about the device
+    energy_source: str | None  # where joules come from
     environment: dict[str, Any]
     warnings: tuple[str, ...]
 
@@ -62,15 +64,6 @@ class Answer:
     windows: tuple[Window, ...] = ()
     model: ModelInfo | None = None
     warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Abilities:
-    """What a worker says of itself to those who want to tune."""
-
-    unsupported: dict[str, str]  # knobs, each with why it cannot be turned here
-    timed: bool  # whether a clock says anything about the device
-    energy: str | None  # where joules come from
 
 
 class Worker:
@@ -137,10 +130,10 @@ class Worker:
             raise getattr(errors, content["error"])(content["message"], details=content["details"])
         return Verdict.from_dict(content["verdict"])
 
-    def abilities(self) -> Abilities | None:
-        """Give what can be tuned here; None for a worker that was lost over it."""
+    def unsupported(self) -> dict[str, str] | None:
+        """Give the knobs that cannot be turned here, each with the reason; None for a worker that was lost over it."""
         content = self._ask({"ask": "unsupported"}, self._timeout_seconds)
-        return None if isinstance(content, tuple) else Abilities(**content)
+        return None if isinstance(content, tuple) else content["unsupported"]
 
     def couplings(self, largest_ok: int) -> tuple[str, ...]:
         """Give the warnings of samples that see each other, from no more rows than ran; a lost worker saw none."""
@@ -191,6 +184,8 @@ class Worker:
         return Ready(
             device=DeviceInfo.from_dict(content["device"]),
             budget=None if content["budget"] is None else Budget.from_dict(content["budget"]),
+            timed=content["timed"],
+            energy_source=content["energy_source"],
             environment=content["environment"],
             warnings=tuple(content["warnings"]),
         )

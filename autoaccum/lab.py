@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from autoaccum.errors import DeviceError, WorkloadError
-from autoaccum.isolate import Abilities, Answer, Ready, Worker, WorkerSpec
+from autoaccum.isolate import Answer, Ready, Worker, WorkerSpec
 from autoaccum.knobs.names import environment
 from autoaccum.pipes import Echo
 from autoaccum.records import Budget, DeviceInfo, ModelInfo, Outcome, Sample, Trial
@@ -133,9 +133,9 @@ class WorkerLab:
         self.warn(*answer.warnings)
         return replace(answer, sample=replace(answer.sample, fresh=worker.trials == 1))
 
-    def abilities(self) -> Abilities | None:
-        """Have the present worker say what can be tuned."""
-        return self._live_worker().abilities()
+    def unsupported(self) -> dict[str, str] | None:
+        """Have the present worker say which knobs cannot be turned, and why; None if it is lost over that."""
+        return self._live_worker().unsupported()
 
     def as_in_training(self, limit_bytes: int) -> None:
         """Have the next trials run in processes set up as the user's training will be, under this limit."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from autoaccum import search
 from autoaccum.checks import check
-from autoaccum.errors import Interrupted, NothingFits, UsageError
+from autoaccum.errors import DeviceError, Interrupted, NothingFits, UsageError
 from autoaccum.fit import fit_memory
 from autoaccum.interrupts import undisturbed
 from autoaccum.isolate import WorkerSpec
@@ -20,7 +20,7 @@ from autoaccum.pipes import Echo
 from autoaccum.planning import Found, find_plans
 from autoaccum.plans import Plan
 from autoaccum.recipe import advice, low_precision
-from autoaccum.records import Knobs, Outcome, Request
+from autoaccum.records import Budget, DeviceInfo, Knobs, Outcome, Request
 from autoaccum.report import files
 from autoaccum.report.record import Report, Status
 from autoaccum.solve import shortlist
@@ -160,7 +160,7 @@ class _Run:
         lab = self._lab
         try:
             with lab:
-                device, budget = lab.open()
+                device, budget = self._opened()
                 find_plans(self._request, lab, device, budget, self._found, rescues=self._rescues, tune=self._tune)
                 lab.warn(*low_precision(self._found.plans[0], lab.model))
         except KeyboardInterrupt:
@@ -174,26 +174,42 @@ class _Run:
             raise
         return self._report(Status.PLANNED)
 
+    @property
+    def _tunes(self) -> bool:
+        return bool(self._request.tune_trials and self._request.tune_seconds)
+
+    def _opened(self) -> tuple[DeviceInfo, Budget]:
+        """Open the device, and see that it can be tuned as asked before any trial is run."""
+        if self._tunes and self._request.storage is not None:
+            from autoaccum.tuning.study import open_storage
+
+            open_storage(self._request.storage, self._folder)
+        device, budget = self._lab.open()
+        ready = self._lab.ready
+        if self._tunes and self._request.objective == "energy" and ready is not None and ready.energy_source is None:
+            raise DeviceError(f"{device.name} does not tell what energy it uses: use --objective throughput")
+        return device, budget
+
     def _rescues(self) -> Iterable[Knobs]:
         from autoaccum.tuning.session import rescues
 
-        abilities = self._lab.abilities()
-        return () if abilities is None else rescues(self._request.allow, abilities)
+        unsupported = self._lab.unsupported()
+        return () if unsupported is None else rescues(self._request.allow, unsupported)
 
     def _tune(self, plans: Sequence[Plan], limit_bytes: int) -> Tuned | None:
         from autoaccum.tuning import session  # with Optuna
 
         ready = self._lab.ready
-        abilities = self._lab.abilities() if self._request.tune_trials and self._request.tune_seconds else None
-        if abilities is None or not abilities.timed or ready is None or ready.budget is None:
+        if ready is None or ready.budget is None or not ready.timed or not self._tunes:
             return None
+        unsupported = self._lab.unsupported()
         tuning = session.Session(
             request=self._request,
             lab=self._lab,
             device=ready.device,
             budget=ready.budget,
             limit_bytes=limit_bytes,
-            abilities=abilities,
+            unsupported=unsupported or {},
             folder=self._folder,
             resumed=self._before is not None,
             watcher=self._watcher,

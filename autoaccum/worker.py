@@ -54,6 +54,8 @@ def main() -> None:
         answers,
         device=asdict(info),
         budget=None if budget is None else asdict(budget),
+        timed=device.timed,
+        energy_source=device.energy_source,
         environment=environment(),
         warnings=device.warnings,
     )
@@ -91,8 +93,7 @@ def _aside(order: dict[str, Any], subject: Subject, device: Device) -> dict[str,
         from autoaccum.knobs.support import unsupported
 
         parts = subject.parts()
-        reasons = unsupported(parts.model, parts.optimizers, device.torch_device)
-        return {"unsupported": reasons, "timed": device.timed, "energy": device.energy_source}
+        return {"unsupported": unsupported(parts.model, parts.optimizers, device.torch_device)}
     if order["ask"] == "couplings":
         from autoaccum.equivalence.couplings import warnings_of
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import optuna
@@ -172,6 +174,7 @@ def test_the_journal_lies_in_the_run_folder(tmp_path: Path) -> None:
         ("nosql://x", "cannot be opened: "),
         ("sqlite:////no/such/folder/x.db", "cannot be opened: "),
         ("/no/such/folder/x.journal", "there is no folder /no/such/folder"),
+        (__file__, "is not a journal of Optuna"),
     ],
 )
 def test_a_storage_that_cannot_be_had_is_one_line(storage: str, message: str) -> None:
@@ -179,6 +182,15 @@ def test_a_storage_that_cannot_be_had_is_one_line(storage: str, message: str) ->
         open_storage(storage, None)
 
     assert "\n" not in str(raised.value)
+
+
+def test_many_can_open_a_new_database_at_once(tmp_path: Path) -> None:
+    code = "import sys; from autoaccum.tuning.study import open_storage; open_storage(sys.argv[1], None)"
+    command = [sys.executable, "-c", code, f"sqlite:///{tmp_path / 'new.db'}"]
+
+    started = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(4)]
+
+    assert [process.communicate()[1] for process in started] == [b""] * 4
 
 
 def test_a_password_is_not_shown() -> None:

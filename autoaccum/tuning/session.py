@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from autoaccum.errors import DeviceError
 from autoaccum.fit import TimeModel, fit_memory, fit_time
-from autoaccum.isolate import Abilities
 from autoaccum.knobs import names
 from autoaccum.lab import Lab
 from autoaccum.plans import Plan
@@ -32,9 +30,9 @@ class TuningLab(Lab, Bench, Protocol):
     """A lab whose trials can be timed."""
 
 
-def rescues(allow: str | None, abilities: Abilities) -> list[Knobs]:
+def rescues(allow: str | None, unsupported: Mapping[str, str]) -> list[Knobs]:
     """Give knobs to search with where nothing fits without: what leaves the numbers as they are comes first."""
-    allowed = [name for name in names.parse_allow(allow) if name not in abilities.unsupported]
+    allowed = [name for name in names.parse_allow(allow) if name not in unsupported]
     blocks = "all" if "checkpoint" in allowed else None
     precision = next((name for name in ("bf16", "fp16") if name in allowed), None)
     tries = [Knobs(checkpoint=blocks), Knobs(precision=precision), Knobs(checkpoint=blocks, precision=precision)]
@@ -50,14 +48,12 @@ class Session:
     device: DeviceInfo
     budget: Budget
     limit_bytes: int
-    abilities: Abilities
+    unsupported: Mapping[str, str]  # knobs, each with why it cannot be turned here
     folder: Path | None  # the run folder; None: the study is kept in memory
     resumed: bool  # there was a run before in this folder, which ended or was cut off
     watcher: Watcher
 
     def __post_init__(self) -> None:
-        if self.request.objective == "energy" and self.abilities.energy is None:
-            raise DeviceError("this device does not tell what energy it uses: use --objective throughput")
         self._tuner: Tuner | None = None
         self._largest: Candidate | None = None
         self._where = ""
@@ -87,7 +83,7 @@ class Session:
             return None
         study = self._tuner.study
         rows = study.measurements()
-        reasons = self.abilities.unsupported
+        reasons = self.unsupported
         return Tuning(
             objective=self.request.objective,
             study=study.name,
@@ -137,7 +133,7 @@ class Session:
         return names.parse_allow(self.request.allow)
 
     def _allowed(self) -> tuple[str, ...]:
-        return tuple(name for name in self._asked() if name not in self.abilities.unsupported)
+        return tuple(name for name in self._asked() if name not in self.unsupported)
 
 
 def _is(row: Measurement, candidate: Candidate | None) -> bool:

@@ -40,6 +40,7 @@ _SOME_WINDOWS = 4
 Handle = Trial  # what `ask` gives and `tell` takes; nobody else looks into it
 Propose = Callable[[Sequence[Seen]], Candidate | None]
 Instead = Callable[[Candidate, Sequence[Seen]], Candidate | None]
+_OPENINGS = 4  # tries to open a database
 _RACES = 20  # trials in a row that another process may snatch away
 
 
@@ -55,24 +56,41 @@ def quiet() -> Iterator[None]:
 
 
 def open_storage(storage: str | None, folder: Path | None) -> tuple[BaseStorage, str]:
-    """Give the storage that `storage` names: a database's URL or a journal's path; by default one in the run folder.
+    """Give the storage that `storage` names, and its name for the report.
 
-    And its name for the report.
+    It is a database's URL or a journal's path; by default a journal in the run folder, without one in memory.
     """
     if storage is None and folder is None:
         return InMemoryStorage(), ""
+    if storage is not None and "://" in storage:
+        return _database(storage), _without_password(storage)
+    path = Path(storage) if storage is not None else Path(os.fspath(folder or ".")) / JOURNAL
+    if not path.parent.is_dir():
+        raise UsageError(f"--storage {path}: there is no folder {path.parent}")
     try:
-        if storage is None or "://" not in storage:
-            path = Path(storage) if storage is not None else Path(os.fspath(folder or ".")) / JOURNAL
-            if not path.parent.is_dir():
-                raise UsageError(f"--storage {path}: there is no folder {path.parent}")
-            return JournalStorage(JournalFileBackend(str(path))), JOURNAL if storage is None else storage
-        return optuna.storages.get_storage(storage), _without_password(storage)
-    except UsageError:
-        raise
-    except Exception as error:  # whatever a database's driver raises; the URL is the user's
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise UsageError(f"--storage {_without_password(storage or '')} cannot be opened: {reason}") from error
+        journal = JournalStorage(JournalFileBackend(str(path)))
+        journal.get_all_studies()
+    except OSError as error:
+        raise UsageError(f"--storage {path} cannot be opened: {error.strerror}") from error
+    except Exception as error:  # whatever is in the file
+        raise UsageError(
+            f"--storage {path} is not a journal of Optuna: give a database's URL, or another path"
+        ) from error
+    return journal, JOURNAL if storage is None else storage
+
+
+def _database(url: str) -> BaseStorage:
+    for attempt in range(_OPENINGS):
+        try:
+            return optuna.storages.get_storage(url)
+        except Exception as error:  # whatever a database's driver raises; the URL is the user's
+            # Several that start at once all make the tables of a new database, and all but one fail.
+            if attempt + 1 < _OPENINGS:
+                time.sleep(0.3)
+                continue
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            raise UsageError(f"--storage {_without_password(url)} cannot be opened: {reason}") from error
+    raise AssertionError("unreachable")
 
 
 def _without_password(url: str) -> str:
