@@ -12,15 +12,17 @@ One straight line, a room for each step:
     search.py     which size to try next, and when to stop
     fit.py        samples -> memory model and time model
     solve.py      models, budget and target -> ranked plans (plans.py)
+    tuning/       which plan, with which knobs, is the fastest; Optuna
     confirm.py    the best plan once more, in a fresh process, as training will be
     planning.py   the line from search to confirm, for a file and for live objects
     recipe.py     what the plan means for learning rate and warm-up
     report/       JSON, CSV
     pipeline.py   the line itself; advice.py says what to do when it ends without a plan
-    cli.py        the command line; display.py shows progress
+    cli.py        the command line; checks.py sees what is wrong with it, display.py shows progress (watching.py)
 
 Beside it, each with a map of its own:
 
+    knobs/        precision, checkpointing, compile ...: how each is turned, in trials and in training
     training/     plan.stepper and plan.windows: the step that accumulates correctly
     live/         autoaccum.plan: the same line for live objects, with everything put back at its end
     equivalence/  autoaccum verify (verification.py): does accumulating equal the full batch?

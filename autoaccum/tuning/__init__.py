@@ -8,5 +8,6 @@ proposals.py  which candidate to measure next, and when nothing is left to say
 stopwatch.py  windows of real updates in a worker: one candidate until it is known well, or two in turns
 study.py      Optuna: its storage, sampler and pruner; what is kept there is enough to go on from
 tuner.py      the loop: ask, measure, tell; a challenger, a duel, a winner
+session.py    all of it for one run: from the plans of the search to plans in their measured order
 costs.py      what the winner gains, and what it costs, in words
 """
