@@ -48,7 +48,7 @@ def test_a_challenger_within_the_noise_is_neither() -> None:
 
 
 def test_a_gain_that_is_certain_and_tiny_settles_nothing_in_its_favour() -> None:
-    found = compare([1.0] * 6, [1.0 - WORTH / 2] * 6, 3)
+    found = compare([1.0] * 6, [1.0 - WORTH * 0.9] * 6, 3)
 
     assert not found.faster
     assert found.settled

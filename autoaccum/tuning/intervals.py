@@ -13,7 +13,8 @@ from functools import cache
 from statistics import median
 
 _LEVEL = 0.95
-WORTH = 0.02  # what is gained by less is not worth a knob; and as much may lie in how a process was laid out
+WORTH = 0.01  # what is gained by less is not worth a knob
+WORTH_ACROSS_PROCESSES = 0.02  # as much may lie in how a process happens to be laid out
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,28 +62,31 @@ class Comparison:
     low: float
     high: float
     rounds: int
+    worth: float = WORTH
 
     @property
     def faster(self) -> bool:
         """Whether the challenger is, by more than the noise and by enough to matter."""
-        return self.high < 1.0 and self.ratio < 1.0 - WORTH
+        return self.high < 1.0 and self.ratio < 1.0 - self.worth
 
     @property
     def slower(self) -> bool:
         """Whether it is slower, likewise."""
-        return self.low > 1.0 and self.ratio > 1.0 + WORTH
+        return self.low > 1.0 and self.ratio > 1.0 + self.worth
 
     @property
     def settled(self) -> bool:
         """Whether more rounds would hardly change the answer."""
-        close = self.low > 1.0 - WORTH and self.high < 1.0 + WORTH
+        close = self.low > 1.0 - self.worth and self.high < 1.0 + self.worth
         return self.faster or self.slower or close
 
 
-def compare(incumbent: Sequence[float], challenger: Sequence[float], rounds: int) -> Comparison:
+def compare(incumbent: Sequence[float], challenger: Sequence[float], rounds: int, worth: float = WORTH) -> Comparison:
     """Compare the windows of two that took turns, so that what slowed the machine for a while slowed both.
 
     One is faster for certain where the intervals do not even touch.
     """
     old, new = estimate(incumbent), estimate(challenger)
-    return Comparison(ratio=new.median / old.median, low=new.low / old.high, high=new.high / old.low, rounds=rounds)
+    return Comparison(
+        ratio=new.median / old.median, low=new.low / old.high, high=new.high / old.low, rounds=rounds, worth=worth
+    )

@@ -62,13 +62,23 @@ class MemoryBook:
     def predicted(self, candidate: Candidate) -> int | None:
         """Give the bytes that the candidate is expected to hold on the device; None where nothing tells."""
         kind = _kind(candidate.knobs)
-        peaks = self._peaks.get(kind, {})
-        if candidate.micro_batch in peaks:
-            return peaks[candidate.micro_batch]
-        if kind == self._ground or self._model is None or not peaks:
-            # Of knobs that nobody tried: as without them, which errs to the safe side for all that save memory.
-            return None if self._model is None else self._model.device_bytes(candidate.micro_batch)
+        if candidate.micro_batch in self._peaks.get(kind, {}):
+            return self._peaks[kind][candidate.micro_batch]
+        if self._model is None:
+            return None
+        peaks = self._peaks.get(kind) or self._peaks.get(self._nearest(kind))
+        if kind == self._ground or not peaks:
+            return self._model.device_bytes(candidate.micro_batch)
         return _own_model(peaks, self._model).device_bytes(candidate.micro_batch)
+
+    def _nearest(self, kind: Knobs) -> Knobs:
+        """Give those of the knobs that something is known of: what they save together, some of them save at least.
+
+        Of knobs that nobody tried nothing is known but the search's model, as if they saved nothing.
+        """
+        options = kind.options
+        parts = [known for known in self._peaks if known.options.items() <= options.items()]
+        return max(parts, key=lambda known: len(known.options), default=self._ground)
 
 
 def _own_model(peaks: dict[int, int], base: MemoryModel) -> MemoryModel:

@@ -1,9 +1,10 @@
 """Which candidate to measure next. A pure function of what was measured so far.
 
 First the largest size that fits and ever smaller ones, as long as they are not clearly slower. Then around the best,
-one thing at a time: each knob that has not been tried, at the best size; larger sizes, where a knob has made room for
-them; the sizes between the best one and its neighbours. Whatever turns out faster is the new best, and the next
-proposal starts from there. When nothing is left to propose, Optuna's sampler has the rest of the budget.
+one thing at a time: each knob that has not done harm, at the best size; where larger sizes might pay, those that some
+knobs have made room for, though they be slower at the same size; the sizes between the best one and its neighbours.
+Whatever turns out faster is the new best, and the next proposal starts from there. When nothing is left to propose,
+Optuna's sampler has the rest of the budget.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from autoaccum.tuning.space import Candidate, Space
 _STRIDE = 4  # from one size of the first ladder to the next
 _CLEARLY = 1.15  # so much slower than the best, and still smaller sizes are not tried
 _APART = 1.3  # sizes closer than this factor are hardly different
-_TRADES = ("checkpoint",)  # slower at the same size: worth it only where it makes room
+_SLOWER = 1.02  # by which a knob is taken to do harm
+_TRADES = ("checkpoint", "expandable_segments")  # no faster at the same size: for the room that they make
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +34,7 @@ class Seen:
 
 
 Fits = Callable[[Candidate], bool]
+Turn = tuple[str, object]  # a knob and its value
 
 
 def propose(seen: Sequence[Seen], space: Space, fits: Fits) -> Candidate | None:
@@ -65,8 +68,11 @@ def _ideas(seen: Sequence[Seen], space: Space, fits: Fits) -> Iterator[Candidate
     best = min(_valued(seen), key=lambda each: each.value or math.inf, default=None)
     if best is None:
         return
-    yield from _turned(best.candidate, seen, space, fits)
-    yield from _resized(best.candidate, seen, space, fits)
+    yield from _turned(best.candidate, seen, space, fits, trades=False)
+    if _room_may_pay(best, seen, space, fits):
+        yield from _roomy(seen, space, fits)
+        yield from _turned(best.candidate, seen, space, fits, trades=True)
+    yield from _between(best.candidate, seen, space, fits)
 
 
 def _ladder(seen: Sequence[Seen], space: Space, fits: Fits) -> Iterator[Candidate]:
@@ -76,7 +82,7 @@ def _ladder(seen: Sequence[Seen], space: Space, fits: Fits) -> Iterator[Candidat
     sizes = _fitting(space.ground, space, fits)
     size = sizes[-1] if sizes else 0
     while sizes:
-        candidate = _plain(size, space)
+        candidate = Candidate(micro_batch=size, knobs=space.ground)
         yield candidate
         value = values.get(candidate)
         if value is not None and value > best * _CLEARLY:
@@ -85,36 +91,40 @@ def _ladder(seen: Sequence[Seen], space: Space, fits: Fits) -> Iterator[Candidat
         size = _nearest(sizes, size / _STRIDE) if sizes else 0
 
 
-def _turned(best: Candidate, seen: Sequence[Seen], space: Space, fits: Fits) -> Iterator[Candidate]:
+def _turned(best: Candidate, seen: Sequence[Seen], space: Space, fits: Fits, *, trades: bool) -> Iterator[Candidate]:
     """Give the best with one knob turned, each set of knobs once, at the largest size up to its own that may fit."""
     tried = {each.candidate.knobs for each in seen}
-    hopeless = _hopeless(seen, space)
+    useless = _failing(seen, space) | _harmful(seen, space)
     for name, values in space.values.items():
-        for value in values:
+        for value in values if (name in _TRADES) == trades else ():
             knobs = replace(best.knobs, **{name: value})
-            if knobs in tried or (name, value) in hopeless:
-                continue
-            sizes = [size for size in space.sizes if fits(Candidate(micro_batch=size, knobs=knobs))]
-            if name in _TRADES and value is not None:
-                # It slows every sample down, so it must be able to make room for a larger micro-batch.
-                if any(size > best.micro_batch for size in _fitting(best.knobs, space, fits)):
-                    continue
-                if best.micro_batch == max(space.sizes):
-                    continue
-            smaller = [size for size in sizes if size <= best.micro_batch]
-            if smaller:
-                yield Candidate(micro_batch=smaller[-1], knobs=knobs)
+            sizes = [size for size in _fitting(knobs, space, fits) if size <= best.micro_batch]
+            if sizes and knobs not in tried and (name, value) not in useless:
+                yield Candidate(micro_batch=sizes[-1], knobs=knobs)
 
 
-def _resized(best: Candidate, seen: Sequence[Seen], space: Space, fits: Fits) -> Iterator[Candidate]:
-    """Give other sizes for the best knobs: those that knobs have made room for, then those between.
+def _room_may_pay(best: Seen, seen: Sequence[Seen], space: Space, fits: Fits) -> bool:
+    """Whether larger micro-batches than now fit might be faster: the largest so far is not clearly slower."""
+    if best.candidate.micro_batch == max(space.sizes):
+        return False
+    largest = max(_valued(seen), key=lambda each: each.candidate.micro_batch)
+    same = [each.value for each in _valued(seen) if each.candidate.knobs == largest.candidate.knobs]
+    return (largest.value or 0.0) <= min(value for value in same if value is not None) * _CLEARLY
 
-    What was measured without knobs tells about sizes with them too: the same ladder is not climbed twice.
-    """
-    for knobs in _roomy(best.knobs, seen, space):
+
+def _roomy(seen: Sequence[Seen], space: Space, fits: Fits) -> Iterator[Candidate]:
+    """Give the largest size of each set of knobs that has made room for larger ones, the fastest sets first."""
+    fastest: dict[Knobs, float] = {}
+    for each in _valued(seen):
+        fastest[each.candidate.knobs] = min(each.value or math.inf, fastest.get(each.candidate.knobs, math.inf))
+    for knobs in sorted(fastest, key=lambda knobs: fastest[knobs]):
         fitting, measured = _fitting(knobs, space, fits), _sizes_seen(knobs, seen, space)
-        if fitting and measured and fitting[-1] > measured[-1] * _APART:
+        if fitting and fitting[-1] > measured[-1] * _APART:
             yield Candidate(micro_batch=fitting[-1], knobs=knobs)
+
+
+def _between(best: Candidate, seen: Sequence[Seen], space: Space, fits: Fits) -> Iterator[Candidate]:
+    """Give the sizes between the best one and its neighbours, with the best knobs."""
     fitting, measured = _fitting(best.knobs, space, fits), _sizes_seen(best.knobs, seen, space)
     below = max((size for size in measured if size < best.micro_batch), default=0)
     above = min((size for size in measured if size > best.micro_batch), default=(fitting or [0])[-1] + 1)
@@ -125,25 +135,14 @@ def _resized(best: Candidate, seen: Sequence[Seen], space: Space, fits: Fits) ->
 
 
 def _sizes_seen(knobs: Knobs, seen: Sequence[Seen], space: Space) -> list[int]:
+    """Give the sizes that were measured with these knobs or without any: the same ladder is not climbed twice."""
     return sorted({each.candidate.micro_batch for each in seen if each.candidate.knobs in (knobs, space.ground)})
 
 
-def _roomy(best: Knobs, seen: Sequence[Seen], space: Space) -> list[Knobs]:
-    """Give the best knobs, and those that differ from them by a trade which ran: their price is paid at any size."""
-    ran = {each.candidate.knobs for each in _valued(seen)}
-    trades = [
-        knobs
-        for name in _TRADES
-        for value in space.values.get(name, ())
-        if (knobs := replace(best, **{name: value})) in ran and knobs != best
-    ]
-    return [best, *trades]
-
-
-def _hopeless(seen: Sequence[Seen], space: Space) -> set[tuple[str, object]]:
+def _failing(seen: Sequence[Seen], space: Space) -> set[Turn]:
     """Give the values of knobs that failed wherever they were tried; running out of memory is no such failure."""
-    failed: set[tuple[str, object]] = set()
-    worked: set[tuple[str, object]] = set()
+    failed: set[Turn] = set()
+    worked: set[Turn] = set()
     for each in seen:
         turned = {(name, getattr(each.candidate.knobs, name)) for name in space.values}
         if each.fate is Fate.FAILED:
@@ -153,16 +152,25 @@ def _hopeless(seen: Sequence[Seen], space: Space) -> set[tuple[str, object]]:
     return failed - worked
 
 
+def _harmful(seen: Sequence[Seen], space: Space) -> set[Turn]:
+    """Give the values of knobs that made some candidate slower than it was, at the same size: others they would too."""
+    values = {each.candidate: each.value for each in _valued(seen)}
+    found: set[Turn] = set()
+    for candidate, value in values.items():
+        for name in space.values:
+            for other in space.values[name]:
+                without = values.get(replace(candidate, knobs=replace(candidate.knobs, **{name: other})))
+                if value is not None and without is not None and value > without * _SLOWER:
+                    found.add((name, getattr(candidate.knobs, name)))
+    return found
+
+
 def _valued(seen: Iterable[Seen]) -> list[Seen]:
     return [each for each in seen if each.value is not None]
 
 
 def _fitting(knobs: Knobs, space: Space, fits: Fits) -> list[int]:
     return [size for size in space.sizes if fits(Candidate(micro_batch=size, knobs=knobs))]
-
-
-def _plain(size: int, space: Space) -> Candidate:
-    return Candidate(micro_batch=size, knobs=space.ground)
 
 
 def _nearest(sizes: Sequence[int], wanted: float) -> int:

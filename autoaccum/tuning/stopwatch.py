@@ -16,14 +16,15 @@ from typing import Protocol
 from autoaccum.isolate import Answer
 from autoaccum.plans import Plan
 from autoaccum.records import Knobs, Sample, Trial, Window
-from autoaccum.tuning.intervals import Comparison, Estimate, compare, estimate
+from autoaccum.tuning.intervals import WORTH, WORTH_ACROSS_PROCESSES, Comparison, Estimate, compare, estimate
 
 WELL_KNOWN = 0.03  # the width of the interval, as a share of the median, at which no more windows are run
 _WINDOW_SECONDS = 0.25  # about as long as a window is, where a whole update takes longer
 _CHUNK_SECONDS = 0.5  # about as long as an order to the worker takes
 _CHUNK_SECONDS_OF_ENERGY = 1.0  # NVML's counter moves every tenth of a second or so
 _MOST_WINDOWS = 64  # of one order
-_FEWEST_WINDOWS = 6  # from here on an interval leaves anything out
+_FEWEST_WINDOWS = 6  # from here on all windows enclose the median for certain, to 95 %
+_FEW_WINDOWS = 4  # are enough where they hardly differ
 _ROUNDS = (2, 10)  # of a duel: at least, at most
 
 _SEATS = ("incumbent", "challenger")
@@ -139,7 +140,8 @@ class Stopwatch:
                     if not sample.ok:
                         return sample
                 rounds += 1
-                result = compare(self._values(sides[0]), self._values(sides[1]), rounds)
+                worth = WORTH_ACROSS_PROCESSES if self._fresh else WORTH
+                result = compare(self._values(sides[0]), self._values(sides[1]), rounds, worth)
                 if rounds >= _ROUNDS[0] and (result.settled or rounds >= _ROUNDS[1]):
                     return result
                 if rounds >= _ROUNDS[0] and self._clock() - began > seconds:
@@ -189,7 +191,11 @@ class Stopwatch:
 
     def _known(self, measured: Measured) -> bool:
         found = measured.joules_per_sample if self._energy else measured.seconds
-        return found is not None and found.values >= _FEWEST_WINDOWS and found.width <= WELL_KNOWN
+        if found is None:
+            return False
+        if found.values >= _FEWEST_WINDOWS:
+            return found.width <= WELL_KNOWN
+        return found.values >= _FEW_WINDOWS and found.width <= WELL_KNOWN / 3
 
 
 def _sum_up(measured: Measured, series: _Series) -> None:

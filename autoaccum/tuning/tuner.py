@@ -229,7 +229,7 @@ class Tuner:
         """Whether the challenger takes the place: faster, or simpler and not slower; uneven sizes must be worth it."""
         even, was_even = (self.study.space.plans[each.micro_batch].even for each in (row, best))
         if even != was_even and self.worth_uneven > 1.0:
-            return found.ratio < (self.worth_uneven if even else 1 / self.worth_uneven)
+            return found.ratio < self.worth_uneven if even else found.faster and found.ratio < 1 / self.worth_uneven
         return found.faster or (not found.slower and self._simpler(row, best))
 
     def _judge_others(self) -> None:
