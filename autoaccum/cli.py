@@ -50,7 +50,7 @@ def cli() -> None:
     "--tune-trials", type=int, default=16, show_default=True, metavar="N", help="To tune the speed; 0 turns it off."
 )
 @click.option(
-    "--tune-seconds", type=float, default=60.0, show_default=True, metavar="SECONDS", help="For tuning, at most."
+    "--tune-seconds", type=float, default=60.0, show_default=True, metavar="SECONDS", help="For tuning, about."
 )
 @click.option(
     "--allow", metavar="LIST", help="bf16,fp16,tf32,compile,checkpoint,channels_last: what tuning may turn on."
@@ -108,7 +108,7 @@ def probe(as_json: bool, out: str, quiet: bool, verbose: bool, resume: str | Non
         for advice in report.advice:
             display.say("advice", advice)
         largest, failed = report.bracket.largest_ok, report.bracket.smallest_failed
-        if options["find_max"] and largest is not None and failed is not None:
+        if report.request is not None and report.request.find_max and largest is not None and failed is not None:
             display.say("largest", f"micro-batch {largest} ran, {failed} did not fit")
         if folder is not None:
             display.say("wrote", f"{folder}/  {'  '.join(NAMES)}")
@@ -214,7 +214,7 @@ def _request(options: dict[str, Any]) -> Request:
 
 def _only_what_a_run_takes_up(options: dict[str, Any]) -> dict[str, Any]:
     """Give the options that may be new when a run is continued; raise for others."""
-    new = ("tune_trials", "tune_seconds")
+    new = ("tune_trials", "tune_seconds", "storage")
     source = click.get_current_context().get_parameter_source
     given = [name for name in options if source(name) not in (None, ParameterSource.DEFAULT)]
     for name in given:

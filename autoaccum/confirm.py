@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from autoaccum.advice import tight, unconfirmed
-from autoaccum.knobs.names import of_options
+from autoaccum.errors import WorkloadError
+from autoaccum.knobs.names import of_options, words
 from autoaccum.lab import Lab
 from autoaccum.plans import Plan
 from autoaccum.records import Budget, DeviceInfo, Sample, Trial
@@ -25,16 +26,22 @@ def training_limit(device: DeviceInfo, budget: Budget) -> int:
     return budget.limit_bytes if device.repeatable else int(budget.limit_bytes * 0.95)
 
 
-def first_that_runs(plans: Sequence[Plan], lab: Lab, device: DeviceInfo, budget: Budget) -> Plan | None:
-    """Give the first of plans that were tuned which runs in a fresh process, with what was measured there."""
-    for plan in plans:
-        sample = lab.run(_trial(plan, device))
+def first_that_runs(plans: Sequence[Plan], lab: Lab, device: DeviceInfo, budget: Budget) -> tuple[int, Plan | None]:
+    """Give the first of plans that were tuned which runs in a fresh process, with its place among them."""
+    for index, plan in enumerate(plans):
+        try:
+            sample = lab.run(_trial(plan, device))
+        except WorkloadError as error:
+            if not plan.options:
+                raise
+            lab.warn(f"the plan with {', '.join(words(of_options(plan.options)))} raised in a fresh process: {error}")
+            continue
         if sample.ok:
             best = _confirmed(plan, sample, budget)
             lab.warn(*tight(best, device, budget))
-            return best
+            return index, best
         lab.warn(unconfirmed(sample, device))
-    return None
+    return len(plans), None
 
 
 def confirm(plans: Sequence[Plan], lab: Lab, device: DeviceInfo, budget: Budget) -> list[Plan]:

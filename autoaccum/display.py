@@ -61,6 +61,7 @@ class Display:
         self._status: Status | None = None
         self._limit = 0
         self._tuning: tuple[int, float, float] = (0, 0.0, 0.0)  # trials and seconds at most, and when it began
+        self._tuned_before: int | None = None  # trials of an earlier process
 
     def opened(self, device: DeviceInfo, budget: Budget) -> None:
         """Say what is probed, and head the rows."""
@@ -100,7 +101,9 @@ class Display:
         """Show what is measured now, how far it is, and for how long it may go on."""
         trials, seconds, began = self._tuning
         elapsed = time.monotonic() - began
-        left = min(seconds - elapsed, (trials - done) * elapsed / done if done else seconds)
+        self._tuned_before = done if self._tuned_before is None else self._tuned_before
+        own = done - self._tuned_before
+        left = min(seconds - elapsed, (trials - done) * elapsed / own if own else seconds)
         filled = round(_BAR * min(1.0, max(done / max(1, trials), elapsed / max(seconds, 1e-9))))
         bar = f"[cyan]{'━' * filled}[/][dim]{'·' * (_BAR - filled)}[/]"
         named = ", ".join([f"micro-batch {candidate.micro_batch}", *words(candidate.knobs)])

@@ -91,18 +91,19 @@ class WorkerLab:
             device, budget = self._before
             if (ready.device.kind, ready.device.name) != (device.kind, device.name):
                 raise DeviceError(f"that run was on {device.name} and this is {ready.device.name}: probe again here")
-            ready = replace(ready, device=device, budget=budget)
+            ready = replace(ready, budget=budget)
         self.ready = ready
         assert ready.budget is not None  # noqa: S101  (for the type checker)
         self._spec = replace(self._spec, limit_bytes=ready.budget.limit_bytes)
         self._watcher.opened(ready.device, ready.budget)
         return ready.device, ready.budget
 
-    def take_up(self, device: DeviceInfo, budget: Budget, samples: Sequence[Sample]) -> None:
+    def take_up(self, device: DeviceInfo, budget: Budget, samples: Sequence[Sample], warnings: Sequence[str]) -> None:
         """Go on from what an earlier run has seen, on the same device under the same budget."""
         self._before = device, budget
         self._spec = replace(self._spec, limit_bytes=budget.limit_bytes)
         self.samples.extend(samples)
+        self.warn(*warnings)
 
     def run(self, trial: Trial, at_most: int | None = None) -> Sample:
         """Run one trial in the present worker, or in a new one if that has died; raise if the workload raised."""
@@ -148,9 +149,13 @@ class WorkerLab:
 
     def leave(self, seat: str) -> None:
         """End the worker of a seat, if it has one."""
-        worker = self._workers.pop(seat, None)
+        worker = self._workers.get(seat)
         if worker is not None:
-            worker.close()
+            try:
+                worker.close()
+            finally:
+                worker.kill()  # where a Ctrl-C cut the waiting short
+                del self._workers[seat]
 
     def _live_worker(self, seat: str = "") -> Worker:
         worker = self._workers.get(seat)

@@ -15,6 +15,7 @@ from autoaccum.errors import DeviceError, Interrupted, NothingFits, UsageError
 from autoaccum.fit import fit_memory
 from autoaccum.interrupts import undisturbed
 from autoaccum.isolate import WorkerSpec
+from autoaccum.knobs.names import ALLOWED
 from autoaccum.lab import WorkerLab
 from autoaccum.pipes import Echo
 from autoaccum.planning import Found, find_plans
@@ -25,7 +26,7 @@ from autoaccum.report import files
 from autoaccum.report.record import Report, Status
 from autoaccum.solve import shortlist
 from autoaccum.tuning.costs import prices
-from autoaccum.tuning.results import Tuned
+from autoaccum.tuning.results import Tuned, shown
 from autoaccum.watching import Silent, Watcher
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ def resume(
     *,
     tune_trials: int | None = None,
     tune_seconds: float | None = None,
+    storage: str | None = None,
     watcher: Watcher | None = None,
     echo: Echo | None = None,
 ) -> tuple[Report, Path]:
@@ -110,7 +112,10 @@ def resume(
         before.request,
         tune_trials=before.request.tune_trials if tune_trials is None else tune_trials,
         tune_seconds=before.request.tune_seconds if tune_seconds is None else tune_seconds,
+        storage=before.request.storage if storage is None else storage,
     )
+    if asked.storage is not None and asked.storage == shown(asked.storage) and "://...@" in asked.storage:
+        raise UsageError(f"the password of {asked.storage} was not kept: give --storage again beside --resume")
     request = check(asked)
     if request.workload_digest != before.request.workload_digest:
         raise UsageError(f"{request.workload} has changed since the run in {folder}: probe again")
@@ -135,7 +140,7 @@ class _Run:
         if before is not None and before.device is not None and before.budget is not None:
             # Trials that failed are tried again, and the plan is confirmed anew.
             kept = [s for s in before.samples if s.outcome is not Outcome.FAILED and s.phase != "confirm"]
-            self._lab.take_up(before.device, before.budget, kept)
+            self._lab.take_up(before.device, before.budget, kept, before.warnings)
 
     def finish(self) -> Report:
         """Walk to the end, and write what was found, however it ends."""
@@ -181,7 +186,7 @@ class _Run:
     def _opened(self) -> tuple[DeviceInfo, Budget]:
         """Open the device, and see that it can be tuned as asked before any trial is run."""
         if self._tunes and self._request.storage is not None:
-            from autoaccum.tuning.study import open_storage
+            from autoaccum.tuning.storage import open_storage
 
             open_storage(self._request.storage, self._folder)
         device, budget = self._lab.open()
@@ -197,19 +202,21 @@ class _Run:
         return () if unsupported is None else rescues(self._request.allow, unsupported)
 
     def _tune(self, plans: Sequence[Plan], limit_bytes: int) -> Tuned | None:
-        from autoaccum.tuning import session  # with Optuna
-
         ready = self._lab.ready
         if ready is None or ready.budget is None or not ready.timed or not self._tunes:
             return None
         unsupported = self._lab.unsupported()
+        if unsupported is None:
+            unsupported = dict.fromkeys(ALLOWED, "the worker was lost over the question")
+        from autoaccum.tuning import session  # with Optuna
+
         tuning = session.Session(
             request=self._request,
             lab=self._lab,
             device=ready.device,
             budget=ready.budget,
             limit_bytes=limit_bytes,
-            unsupported=unsupported or {},
+            unsupported=unsupported,
             folder=self._folder,
             resumed=self._before is not None,
             watcher=self._watcher,
@@ -248,5 +255,5 @@ class _Run:
             tuning=self._found.tuning,
             warnings=tuple(lab.warnings),
             advice=(*said, *(prices(plans[0], self._found.tuning, lab.samples) if plans else ())),
-            request=request,
+            request=replace(request, storage=shown(request.storage)),
         )

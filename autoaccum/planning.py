@@ -10,6 +10,7 @@ from autoaccum.advice import many_steps, no_plan, rescued, shared_by_ranks
 from autoaccum.confirm import confirm, first_that_runs, training_limit
 from autoaccum.errors import NothingFits, WorkloadError
 from autoaccum.fit import fit_memory, fit_time
+from autoaccum.knobs.names import words
 from autoaccum.lab import Lab
 from autoaccum.plans import Plan, rank_share
 from autoaccum.records import PLAIN, Budget, DeviceInfo, Knobs, Request, Sample
@@ -55,6 +56,8 @@ def find_plans(
     found.plans = _confirmed(ranked_plans, tuned, lab, device, budget)
     if not found.plans:
         raise no_plan(lab.samples, device, budget, lab.model)
+    if found.tuning is not None:
+        found.tuning = found.tuning.credited(found.plans[0])
     largest_ok = search.accumulating(found.samples(lab.samples)).largest_ok or 0
     if found.plans[0].accumulation_steps > 1:
         lab.warn(*lab.couplings(largest_ok))
@@ -78,7 +81,11 @@ def _search(
         return plans
     first = no_plan(lab.samples, device, budget, lab.model)
     for knobs in rescues() if isinstance(first, NothingFits) else ():
-        run_search(request, lab, device, knobs)
+        try:
+            run_search(request, lab, device, knobs)
+        except WorkloadError as error:
+            lab.warn(f"{', '.join(words(knobs))} cannot be used here: {error}")
+            continue
         plans = ranked(request, lab, budget, knobs)
         if plans:
             found.ground = knobs
@@ -91,15 +98,11 @@ def _confirmed(
     plans: Sequence[Plan], tuned: Tuned | None, lab: Lab, device: DeviceInfo, budget: Budget
 ) -> Sequence[Plan]:
     if tuned is not None and tuned.measured:
-        best = first_that_runs(tuned.measured[:_TUNED_TRIES], lab, device, budget)
+        tries = tuned.measured[:_TUNED_TRIES]
+        index, best = first_that_runs(tries, lab, device, budget)
         if best is not None:
-            rest = [plan for plan in tuned.measured if not _same(plan, best)]
-            return [best, *rest, *tuned.others]
+            return [best, *tuned.measured[index + 1 :], *tuned.others]
     return confirm(plans, lab, device, budget)
-
-
-def _same(plan: Plan, other: Plan) -> bool:
-    return plan.micro_batches == other.micro_batches and plan.options == other.options
 
 
 def run_search(

@@ -126,6 +126,7 @@ class Window(Record):
 
     samples: int
     seconds: float
+    first_seconds: float  # of the first micro-step: its gradient is kept, those of the others are added to it
     forward_seconds: float
     optimizer_seconds: float
     joules: float | None = None  # of the whole device

@@ -24,7 +24,7 @@ from autoaccum.errors import AutoaccumError
 from autoaccum.knobs.names import words
 from autoaccum.knobs.turn import Turned
 from autoaccum.oom import is_oom
-from autoaccum.records import PLAIN, Knobs, ModelInfo, Outcome, Sample, Trial, Window
+from autoaccum.records import PLAIN, ModelInfo, Outcome, Sample, Trial, Window
 from autoaccum.training.accumulate import value_and_count
 from autoaccum.units import format_bytes
 
@@ -98,6 +98,7 @@ class Runner:
         self._device = device
         self._saw_loss = False
         self._turned: Turned | None = None
+        self._size = 0  # of the last trial
 
     def run(self, number: int, trial: Trial) -> Sample:
         """Run `trial` and say how it went; never raises for what the user's code does."""
@@ -108,7 +109,7 @@ class Runner:
         self.windows = []
         try:
             with self._device.limited(self.limit_bytes):
-                self._updates(self._parts(trial.knobs), trial)
+                self._updates(self._parts(trial), trial)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and not self._subject.catches_interrupts:
                 raise
@@ -143,9 +144,13 @@ class Runner:
             details=failure.details if failure else "",
         )
 
-    def _parts(self, knobs: Knobs) -> Parts:
-        """Give what is trained, with these knobs turned and no others."""
-        if self._turned is not None and self._turned.knobs != knobs:
+    def _parts(self, trial: Trial) -> Parts:
+        """Give what is trained, with the trial's knobs turned and no others."""
+        knobs = trial.knobs
+        # What was compiled for another size would be compiled anew for any size, as it is not in training.
+        stale = knobs.compile and trial.micro_batch != self._size
+        self._size = trial.micro_batch
+        if self._turned is not None and (self._turned.knobs != knobs or stale):
             self._start_over()
         parts = self._subject.parts()
         if self._turned is None and knobs != PLAIN:
@@ -181,10 +186,11 @@ class Runner:
         joules, start = device.joules(), device.stamp()
         for batch in micro_batches:
             forward.append(self._micro_step(parts, batch, len(micro_batches)))
+            if len(forward) == 1:
+                first = device.stamp()
         computed = device.stamp()
         self._subject.doing = "the optimizer's step"
-        for optimizer in parts.optimizers:
-            self._step(optimizer)
+        self._step(parts.optimizers)
         _drop_gradients(parts)
         end = device.stamp()
         device.synchronize()
@@ -192,6 +198,7 @@ class Runner:
         return Window(
             samples=samples,
             seconds=device.seconds_between(start, end),
+            first_seconds=device.seconds_between(start, first),
             forward_seconds=sum(device.seconds_between(*each) for each in forward),
             optimizer_seconds=device.seconds_between(computed, end),
             joules=None if used is None or joules is None else used - joules,
@@ -219,12 +226,11 @@ class Runner:
         torch.autograd.backward(loss / steps if scaler is None else scaler.scale(loss / steps))
         return began, ended
 
-    def _step(self, optimizer: Any) -> None:
+    def _step(self, optimizers: Sequence[Any]) -> None:
         scaler = None if self._turned is None else self._turned.scaler
-        if scaler is None:
-            optimizer.step()
-        else:
-            scaler.step(optimizer)
+        for optimizer in optimizers:
+            optimizer.step() if scaler is None else scaler.step(optimizer)
+        if scaler is not None:
             scaler.update()
 
     def _describe(self, error: BaseException) -> _Failure:

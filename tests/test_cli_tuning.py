@@ -16,6 +16,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from autoaccum.report.tables import TUNING_COLUMNS
+from autoaccum.tuning.results import shown
 from tests.conftest import Cli, WriteWorkload
 
 # A model that takes as long as it is told to: the time of a micro-step by its size.
@@ -226,6 +227,13 @@ def test_what_cannot_be_resumed_is_refused_in_one_line(cli: Cli, workload: Write
     assert "model.py has changed since the run" in cli("probe", "--resume", folder).error
     (folder / "report.json").write_text("{}")
     assert "is not a report of autoaccum" in cli("probe", "--resume", folder).error
+
+
+def test_the_password_of_a_storage_is_in_no_file() -> None:
+    assert shown("postgresql://me:secret@host/db") == "postgresql://...@host/db"
+    assert shown("sqlite:///a@b.db") == "sqlite:///a@b.db"
+    assert shown("study.journal") == "study.journal"
+    assert shown(None) is None
 
 
 def test_a_knob_that_cannot_be_turned_is_named_with_the_reason(cli: Cli, workload: WriteWorkload) -> None:

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from autoaccum.confirm import confirm, first_that_runs, training_limit
+from autoaccum.errors import WorkloadError
 from autoaccum.fit import TimeModel
 from autoaccum.lab import Lab
 from autoaccum.plans import Plan
@@ -166,9 +167,29 @@ def test_of_tuned_plans_the_first_that_runs_is_taken_in_their_order() -> None:
     sizes = [20, 5, 16, 12]
     tuned = [Plan.of(target_batch=20, micro_batch=size) for size in sizes]
 
-    best = first_that_runs(tuned[:1] + tuned[2:], cast(Lab, lab), DEVICE, BUDGET)
+    index, best = first_that_runs(tuned[:1] + tuned[2:], cast(Lab, lab), DEVICE, BUDGET)
 
     assert best is not None
+    assert index == 2
     assert lab.tried == [20, 16, 12]
     assert (best.micro_batch, best.measured, best.peak_bytes) == (12, True, 12)
     assert len(lab.warnings) == 2
+
+
+def test_a_plan_whose_knob_raises_in_a_fresh_process_is_passed_over() -> None:
+    lab = MadeUp(100)
+    compiled = replace(Plan.of(target_batch=20, micro_batch=10), options={"compile": True})
+    plain = Plan.of(target_batch=20, micro_batch=5)
+
+    def run(trial: Trial) -> Sample:
+        if trial.knobs.compile:
+            raise WorkloadError("no kernel")
+        return MadeUp.run(lab, trial)
+
+    lab.run = run  # type: ignore[method-assign]
+    index, best = first_that_runs([compiled, plain], cast(Lab, lab), DEVICE, BUDGET)
+
+    assert index == 1
+    assert best is not None
+    assert (best.micro_batch, best.options) == (5, {})
+    assert "torch.compile raised in a fresh process: no kernel" in lab.warnings[0]

@@ -35,8 +35,17 @@ def test_a_few_slow_windows_do_not_move_the_estimate() -> None:
 
 
 def test_a_challenger_is_faster_where_the_intervals_do_not_touch() -> None:
-    assert compare([1.0, 1.02, 1.01], [0.9, 0.91, 0.92], 2).faster
-    assert compare([0.9, 0.91, 0.92], [1.0, 1.02, 1.01], 2).slower
+    slow, fast = [1.0, 1.02, 1.01, 1.0, 1.01], [0.9, 0.91, 0.92, 0.9, 0.91]
+
+    assert compare(slow, fast, 2).faster
+    assert compare(fast, slow, 2).slower
+
+
+def test_a_few_windows_settle_nothing() -> None:
+    found = compare([1.0] * 4, [0.5] * 4, 2)
+
+    assert not found.faster
+    assert not found.settled
 
 
 def test_a_challenger_within_the_noise_is_neither() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from autoaccum.errors import DeviceError
 from autoaccum.isolate import Worker, WorkerSpec
-from autoaccum.records import Outcome, Trial
+from autoaccum.records import Knobs, Outcome, Trial
 from tests.conftest import WriteWorkload
 
 Start = Callable[..., Worker]
@@ -337,3 +337,41 @@ def test_a_frozen_part_stays_frozen_unless_the_whole_model_is_in_eval_mode(
     sample = start(path).run(1, Trial(micro_batch=2), smaller_ran=False).sample
 
     assert sample.ok, sample.message
+
+
+def test_an_fp16_trial_makes_real_steps_of_the_optimizer(workload: WriteWorkload, start: Start, tmp_path: Path) -> None:
+    path = workload(f"""
+        class Spy(torch.optim.AdamW):
+            def step(self, *given, **more):
+                super().step(*given, **more)
+                with open({str(tmp_path / "log")!r}, "a") as file: print(len(self.state), file=file)
+
+        def build_optimizer(model):
+            return Spy(model.parameters())
+
+        def loss(model, batch):
+            return 1000 * (model(batch[0]) ** 2).sum()  # overflows at the usual scale
+    """)
+
+    worker = start(path)
+    sample = worker.run(1, Trial(micro_batch=2, knobs=Knobs(precision="fp16")), smaller_ran=False).sample
+
+    assert sample.ok, sample.message
+    assert (tmp_path / "log").read_text().split() == ["2", "2"]
+
+
+def test_knobs_of_one_trial_are_gone_in_the_next(workload: WriteWorkload, start: Start, tmp_path: Path) -> None:
+    path = workload(f"""
+        def loss(model, batch):
+            with open({str(tmp_path / "log")!r}, "a") as file: print(model(batch[0]).dtype, file=file)
+            return nn.functional.cross_entropy(model(batch[0]).float(), batch[1])
+    """)
+    worker = start(path)
+
+    for knobs in (Knobs(), Knobs(precision="bf16", optimizer="fused"), Knobs()):
+        trial = Trial(micro_batch=2, accumulation_steps=1, updates=1, knobs=knobs)
+        sample = worker.run(1, trial, smaller_ran=False).sample
+        assert sample.ok, sample.message
+        assert sample.options == knobs.options
+
+    assert (tmp_path / "log").read_text().split() == ["torch.float32", "torch.bfloat16", "torch.float32"]

@@ -45,6 +45,15 @@ def test_a_long_update_is_measured_in_part_and_scaled_to_the_whole() -> None:
     assert bench.now < 20
 
 
+def test_adding_to_a_gradient_is_counted_for_all_micro_steps_but_the_first() -> None:
+    bench = MadeUpBench(lambda size, knobs: 0.2, optimizer_seconds=0.0, adding_seconds=0.03)
+
+    measured = stopwatch(bench).measure(plan(64, 1), PLAIN, seconds=60, give_up=never)
+
+    assert measured.seconds is not None
+    assert measured.seconds.median == pytest.approx(64 * 0.2 + 63 * 0.03)
+
+
 def test_an_uneven_plan_is_scaled_by_its_samples() -> None:
     bench = MadeUpBench(lambda size, knobs: 0.2 * size, optimizer_seconds=0.0)
 
@@ -104,6 +113,31 @@ def test_energy_is_the_mean_power_times_the_time_of_an_update() -> None:
     assert measured.joules_per_sample.median == pytest.approx(200.0 * 0.7 / 16)
 
 
+@pytest.mark.parametrize("seconds", [0.003, 0.02, 0.4])
+def test_a_counter_that_moves_in_ticks_is_read_over_seconds(seconds: float) -> None:
+    bench = MadeUpBench(
+        lambda size, knobs: seconds, optimizer_seconds=0.0, joules_per_second=lambda knobs: 200.0, joules_per_tick=20.0
+    )
+    watch = stopwatch(bench, energy=True)
+
+    measured = watch.measure(plan(8, 8), PLAIN, seconds=100, give_up=never)
+    found = watch.duel((plan(8, 8), PLAIN), (plan(8, 8), Knobs(tf32=True)), seconds=100)
+
+    assert measured.joules_per_sample is not None
+    assert measured.joules_per_sample.median == pytest.approx(200.0 * seconds / 8, rel=0.12)
+    assert isinstance(found, Comparison)
+    assert found.ratio == pytest.approx(1.0, abs=0.15)
+
+
+def test_a_device_that_stops_telling_its_energy_decides_no_duel() -> None:
+    bench = MadeUpBench(lambda size, knobs: 0.3)
+
+    found = stopwatch(bench, energy=True).duel((plan(8, 8), PLAIN), (plan(8, 8), Knobs(tf32=True)), seconds=20)
+
+    assert isinstance(found, Comparison)
+    assert not found.settled
+
+
 def test_in_a_duel_both_take_turns_and_neither_goes_first_every_time() -> None:
     bench = MadeUpBench(lambda size, knobs: 0.3 if knobs.tf32 else 0.4, noise=0.1)
 
@@ -135,6 +169,7 @@ def test_where_the_past_of_a_process_tells_each_candidate_has_its_own() -> None:
 
     measured = [trial for seat, trial in bench.orders if seat == ""]
     assert [trial.fresh for trial in measured] == [True] + [False] * (len(measured) - 1)
+    assert "" in bench.left  # or there would be three processes
     for seat, size in (("incumbent", 8), ("challenger", 4)):
         first, *others = [trial for each, trial in bench.orders if each == seat]
         assert first.fresh

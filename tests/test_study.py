@@ -14,7 +14,8 @@ from autoaccum.records import PLAIN, Knobs
 from autoaccum.tuning.proposals import Seen
 from autoaccum.tuning.results import Duel, Fate, Measurement
 from autoaccum.tuning.space import Candidate, Space
-from autoaccum.tuning.study import Handle, Study, open_storage
+from autoaccum.tuning.storage import open_storage
+from autoaccum.tuning.study import Handle, Study
 from tests.tuning import space_of
 
 SPACE = space_of(64, {"optimizer": (None, "fused")})
@@ -108,6 +109,32 @@ def test_what_was_cut_off_is_run_again_by_whoever_goes_on(storage: str) -> None:
     assert ask(again, of(64))[1] == of(32, "fused")
 
 
+def test_what_a_dead_process_of_this_host_ran_is_run_again_beside_others(storage: str) -> None:
+    code = (
+        "import sys; from tests.test_study import ask, of, opened;"
+        "study = opened(sys.argv[1]); study.enqueue([of(32, 'fused')]); ask(study)"
+    )
+    subprocess.run([sys.executable, "-c", code, storage], check=True, cwd=Path(__file__).parent.parent)
+
+    other = opened(storage)
+    other.take_up(alone=False)
+
+    assert ask(other, of(64))[1] == of(32, "fused")
+
+
+def test_an_owner_whose_trial_was_taken_over_goes_on(storage: str) -> None:
+    study = opened(storage)
+    trial, candidate = ask(study, of(32))
+    opened(storage).take_up(alone=True)
+
+    assert not study.report(trial, 1.0, 4)
+    study.tell(trial, row(trial, candidate), 1.0, 0.0)
+    study.give_back(trial)
+
+    assert study.measurements() == []
+    assert ask(study, of(64))[1] == of(32)
+
+
 def test_what_others_run_is_left_to_them(storage: str) -> None:
     study = opened(storage)
     ask(study, of(32, "fused"))
@@ -185,7 +212,7 @@ def test_a_storage_that_cannot_be_had_is_one_line(storage: str, message: str) ->
 
 
 def test_many_can_open_a_new_database_at_once(tmp_path: Path) -> None:
-    code = "import sys; from autoaccum.tuning.study import open_storage; open_storage(sys.argv[1], None)"
+    code = "import sys; from autoaccum.tuning.storage import open_storage; open_storage(sys.argv[1], None)"
     command = [sys.executable, "-c", code, f"sqlite:///{tmp_path / 'new.db'}"]
 
     started = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(4)]

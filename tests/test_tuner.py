@@ -15,7 +15,8 @@ from autoaccum.records import PLAIN, Knobs
 from autoaccum.tuning.memory import MemoryBook
 from autoaccum.tuning.results import Fate, Measurement
 from autoaccum.tuning.space import Candidate, Space
-from autoaccum.tuning.study import Study, quiet
+from autoaccum.tuning.storage import quiet
+from autoaccum.tuning.study import Study
 from autoaccum.tuning.tuner import Limits, Tuner
 from tests.tuning import MadeUpBench, Recorder, book, space_of
 
@@ -34,7 +35,7 @@ class Ran:
     def __init__(self, tuner: Tuner, watcher: Recorder) -> None:
         self.tuner, self.rows = tuner, tuner.study.measurements()
         self.watcher = watcher
-        (best,) = [row for row in self.rows if row.trial == tuner.best]
+        (best,) = [row for row in self.rows if row.trial == tuner.incumbent.number]
         self.best: Measurement = best
 
     def count(self, fate: Fate) -> int:
@@ -160,11 +161,30 @@ def test_a_knob_that_fails_is_not_tried_again_and_ends_nothing() -> None:
     assert next(row.message for row in ran.rows if row.outcome is Fate.FAILED) == "RuntimeError: no kernel"
 
 
-def test_a_workload_that_fails_without_knobs_ends_it_and_is_named() -> None:
-    bench = MadeUpBench(hump(16), fails=lambda trial: trial.micro_batch == 16)
+def test_a_workload_that_fails_at_once_ends_it_and_is_named() -> None:
+    bench = MadeUpBench(hump(16), fails=lambda trial: trial.micro_batch == 64)
 
-    with pytest.raises(WorkloadError, match=r"no kernel \(micro-batch 16\)"):
+    with pytest.raises(WorkloadError, match=r"no kernel \(micro-batch 64\)"):
         tune(bench, space_of(64))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_size_that_fails_where_others_ran_is_left_out(seed: int) -> None:
+    # BatchNorm refuses a single sample, which the search need not have tried.
+    bench = MadeUpBench(hump(2), fails=lambda trial: trial.micro_batch == 1)
+
+    ran = tune(bench, space_of(8), seed=seed)
+
+    assert ran.best.micro_batch == 2
+    assert [row.outcome for row in ran.rows if row.micro_batch == 1] == [Fate.FAILED]
+
+
+def test_a_small_trial_is_never_of_a_single_sample() -> None:
+    bench = MadeUpBench(hump(2), fails=lambda trial: trial.micro_batch == 1)
+
+    ran = tune(bench, space_of(2, {"precision": (None, "bf16")}))
+
+    assert Fate.OK in {row.outcome for row in ran.rows if row.options}
 
 
 def test_slow_candidates_are_given_up_early() -> None:

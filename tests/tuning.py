@@ -23,18 +23,21 @@ class MadeUpBench:
 
     seconds: Callable[[int, Knobs], float]
     optimizer_seconds: float = 0.01
+    adding_seconds: float = 0.0  # to the gradient that is there, from the second micro-step on
     noise: float = 0.0
     seed: int = 0
     bytes_of: Callable[[int, Knobs], int] = lambda size, knobs: size
     limit_bytes: int = 1 << 30
     fails: Callable[[Trial], bool] = lambda trial: False
     joules_per_second: Callable[[Knobs], float | None] = lambda knobs: None
+    joules_per_tick: float = 0.0
     now: float = 0.0
     orders: list[tuple[str, Trial]] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
+        self._used = 0.0
         self._warm: set[tuple[str, int, Knobs]] = set()
 
     def clock(self) -> float:
@@ -61,19 +64,30 @@ class MadeUpBench:
             return Answer(sample=_ended(sample, Outcome.OOM, "out of memory"))
         return Answer(sample=sample, windows=tuple(self._window(trial, seat, index) for index in range(trial.updates)))
 
+    def _joules(self, used: float) -> float:
+        """Give what a counter shows that moves in ticks."""
+        before, self._used = self._used, self._used + used
+        return self._ticks(self._used) - self._ticks(before)
+
+    def _ticks(self, joules: float) -> float:
+        return joules if self.joules_per_tick == 0 else joules // self.joules_per_tick * self.joules_per_tick
+
     def _window(self, trial: Trial, seat: str, index: int) -> Window:
-        computing = sum(self.seconds(size, trial.knobs) for size in trial.sizes)
-        computing *= max(0.2, self._random.gauss(1.0, self.noise)) if self.noise else 1.0
-        computing += 5.0 if index == 0 and not trial.warm else 0.0  # a warm-up that nobody must count
+        scale = max(0.2, self._random.gauss(1.0, self.noise)) if self.noise else 1.0
+        steps = [scale * self.seconds(size, trial.knobs) for size in trial.sizes]
+        steps[1:] = [step + self.adding_seconds for step in steps[1:]]
+        steps[0] += 5.0 if index == 0 and not trial.warm else 0.0  # a warm-up that nobody must count
+        first, computing = steps[0], sum(steps)
         seconds = computing + self.optimizer_seconds
         self.now += seconds
         watts = self.joules_per_second(trial.knobs)
         return Window(
             samples=sum(trial.sizes),
             seconds=seconds,
+            first_seconds=first,
             forward_seconds=computing / 3,
             optimizer_seconds=self.optimizer_seconds,
-            joules=None if watts is None else watts * seconds,
+            joules=None if watts is None else self._joules(watts * seconds),
         )
 
 

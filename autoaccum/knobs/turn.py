@@ -26,7 +26,8 @@ class Turned:
 
     def __init__(self, knobs: Knobs, model: nn.Module, optimizers: Sequence[Any], device: torch.device) -> None:
         self.knobs = knobs
-        self.scaler = torch.amp.GradScaler(device.type) if knobs.precision == "fp16" else None
+        # The usual scale overflows at first: skipped steps show neither the optimizer's time nor its state.
+        self.scaler = torch.amp.GradScaler(device.type, init_scale=1.0) if knobs.precision == "fp16" else None
         self._device = device
         self._back = ExitStack()
         try:

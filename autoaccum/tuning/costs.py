@@ -24,12 +24,21 @@ def gained(tuning: Tuning) -> str:
         return f"{start}: nothing is faster than the largest micro-batch that fits, by more than the noise"
     usual = f"the largest micro-batch that fits ({largest.micro_batch}{_with(largest)})"
     if tuning.objective == "energy" and best.joules_per_sample and largest.joules_per_sample:
-        ratio = best.joules_per_sample / largest.joules_per_sample
+        ratio = 1 / (_chain(tuning, best, largest) or largest.joules_per_sample / best.joules_per_sample)
         return f"{start}: {best.joules_per_sample:.3g} J for a sample, {ratio:.2f} times that of {usual}"
-    ratio = largest.update_seconds / best.update_seconds
+    ratio = _chain(tuning, best, largest) or largest.update_seconds / best.update_seconds
     if ratio < 1 + WORTH:
-        return f"{start}: as fast as {usual}, and simpler"
+        return f"{start}: as fast as {usual}, within the noise"
     return f"{start}: {ratio:.2f} times as fast as {usual}"
+
+
+def _chain(tuning: Tuning, best: Measurement, largest: Measurement) -> float | None:
+    """Give how much faster the best is by the duels that led from one to the other; None where they did not."""
+    number, speed = best.trial, 1.0
+    for duel in reversed(tuning.duels):
+        if duel.winner == duel.challenger == number:
+            number, speed = duel.incumbent, speed / duel.ratio
+    return speed if number == largest.trial and speed != 1.0 else None
 
 
 def prices(plan: Plan, tuning: Tuning | None, samples: Sequence[Sample]) -> list[str]:

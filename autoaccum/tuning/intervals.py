@@ -14,6 +14,7 @@ from statistics import median
 
 _LEVEL = 0.95
 WORTH = 0.01  # what is gained by less is not worth a knob
+_DECISIVE = 5
 WORTH_ACROSS_PROCESSES = 0.02  # as much may lie in how a process happens to be laid out
 
 
@@ -62,23 +63,29 @@ class Comparison:
     low: float
     high: float
     rounds: int
+    windows: int  # of the side that has fewer
     worth: float = WORTH
+
+    @property
+    def decisive(self) -> bool:
+        """Whether there are enough windows to say anything: five against five part by chance in 1 case of 126."""
+        return self.windows >= _DECISIVE
 
     @property
     def faster(self) -> bool:
         """Whether the challenger is, by more than the noise and by enough to matter."""
-        return self.high < 1.0 and self.ratio < 1.0 - self.worth
+        return self.decisive and self.high < 1.0 and self.ratio < 1.0 - self.worth
 
     @property
     def slower(self) -> bool:
         """Whether it is slower, likewise."""
-        return self.low > 1.0 and self.ratio > 1.0 + self.worth
+        return self.decisive and self.low > 1.0 and self.ratio > 1.0 + self.worth
 
     @property
     def settled(self) -> bool:
         """Whether more rounds would hardly change the answer."""
         close = self.low > 1.0 - self.worth and self.high < 1.0 + self.worth
-        return self.faster or self.slower or close
+        return self.faster or self.slower or (self.decisive and close)
 
 
 def compare(incumbent: Sequence[float], challenger: Sequence[float], rounds: int, worth: float = WORTH) -> Comparison:
@@ -86,7 +93,15 @@ def compare(incumbent: Sequence[float], challenger: Sequence[float], rounds: int
 
     One is faster for certain where the intervals do not even touch.
     """
+    windows = min(len(incumbent), len(challenger))
+    if windows == 0:
+        return Comparison(ratio=1.0, low=0.0, high=math.inf, rounds=rounds, windows=0, worth=worth)
     old, new = estimate(incumbent), estimate(challenger)
     return Comparison(
-        ratio=new.median / old.median, low=new.low / old.high, high=new.high / old.low, rounds=rounds, worth=worth
+        ratio=new.median / old.median,
+        low=new.low / old.high,
+        high=new.high / old.low,
+        rounds=rounds,
+        windows=windows,
+        worth=worth,
     )

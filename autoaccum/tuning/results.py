@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -74,6 +74,11 @@ class Tuning(Record):
     trials: tuple[Measurement, ...]
     duels: tuple[Duel, ...] = ()
 
+    def credited(self, plan: Plan) -> Tuning:
+        """Give the tuning with the plan's trial as its best: another one may not have run in a fresh process."""
+        trials = (t.trial for t in self.trials if (t.micro_batch, t.options) == (plan.micro_batch, plan.options))
+        return replace(self, best=next(trials, None))
+
     def trial(self, number: int | None) -> Measurement | None:
         """Give the trial with this number."""
         return next((each for each in self.trials if each.trial == number), None)
@@ -98,3 +103,10 @@ class Watcher(Protocol):
 
     def candidate_finished(self, row: Measurement, best: Measurement | None) -> None:
         """A candidate was measured; this is the best so far."""
+
+
+def shown(storage: str | None) -> str | None:
+    """Give a storage's name as it may be shown: a database's URL without its user and password."""
+    scheme, colon, rest = (storage or "").partition("://")
+    _, at, place = rest.partition("/")[0].rpartition("@")
+    return f"{scheme}://...@{place}{rest[len(rest.partition('/')[0]) :]}" if colon and at else storage

@@ -19,11 +19,12 @@ from autoaccum.tuning.memory import MemoryBook
 from autoaccum.tuning.results import Fate, Measurement, Tuned, Tuning, Watcher
 from autoaccum.tuning.space import Candidate, Space
 from autoaccum.tuning.stopwatch import Bench
-from autoaccum.tuning.study import Study, open_storage, quiet
+from autoaccum.tuning.storage import open_storage, quiet
+from autoaccum.tuning.study import Study
 from autoaccum.tuning.tuner import Limits, Tuner
 
 _APART = 1.3  # an uneven size is worth a look only so far from every even one
-_FIRST = 3  # plans that are measured before anything is proposed
+_FIRST = 2  # plans that are measured before anything is proposed
 
 
 class TuningLab(Lab, Bench, Protocol):
@@ -75,6 +76,9 @@ class Session:
         with quiet():
             self._tuner = self._begin(space, memory)
             self._tuner.tune(_first(self._largest, plans, space))
+        for row in self._tuner.study.measurements():
+            if row.outcome is Fate.FAILED and row.options == ground.options:
+                self.lab.warn(f"micro-batch {row.micro_batch} raised in tuning and is left out: {row.message}")
         return self._ranked(self._tuner, plans)
 
     def results(self) -> Tuning | None:
@@ -91,7 +95,7 @@ class Session:
             seconds=self._tuner.seconds,
             allowed=self._allowed(),
             unsupported={name: reasons[name] for name in self._asked() if name in reasons},
-            best=self._tuner.best,
+            best=self._tuner.incumbent.number,
             largest=next((row.trial for row in rows if _is(row, self._largest)), None),
             trials=tuple(rows),
             duels=tuple(study.duels()),
@@ -119,7 +123,7 @@ class Session:
         """Put the plans in the order of what was measured; the time of the others is predicted from it."""
         space, ground = tuner.study.space, tuner.study.space.ground
         ran = [row for row in tuner.study.measurements() if row.outcome in (Fate.OK, Fate.PRUNED)]
-        ran.sort(key=lambda row: (row.trial != tuner.best, tuner.value(row)))
+        ran.sort(key=lambda row: (row.trial != tuner.incumbent.number, tuner.incumbent.value(row)))
         plain = [row for row in ran if row.options == ground.options]
         time = fit_time([_as_sample(row) for row in plain])
         sizes = {row.micro_batch for row in plain}
@@ -150,8 +154,8 @@ def study_name(request: Request, device: DeviceInfo, space: Space) -> str:
         request.memory_budget,
         request.objective,
     )
-    choices = {key: list(values) for key, values in space.choices.items()}
-    text = json.dumps([kind, asked, choices, space.ground.options], sort_keys=True)
+    choices = [space.sizes, {name: list(values) for name, values in space.values.items()}, space.ground.options]
+    text = json.dumps([kind, asked, request.objective, choices], sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return f"{Path(request.workload.partition('.py:')[0]).stem}-{request.target_batch}-{digest}"
 
@@ -182,7 +186,7 @@ def _first(largest: Candidate, plans: Sequence[Plan], space: Space) -> list[Cand
     """Give what is measured before anything else: the usual choice, and what the solver ranks highest."""
     ranked = [plan.micro_batch for plan in plans if plan.micro_batch in space.plans]
     sizes = dict.fromkeys([largest.micro_batch, *ranked])
-    return [Candidate(micro_batch=size, knobs=space.ground) for size in sizes][: _FIRST - 1]
+    return [Candidate(micro_batch=size, knobs=space.ground) for size in sizes][:_FIRST]
 
 
 def _as_plan(row: Measurement, plan: Plan, budget: Budget) -> Plan:

@@ -18,11 +18,6 @@ class Candidate:
     micro_batch: int
     knobs: Knobs
 
-    @property
-    def params(self) -> dict[str, Any]:
-        """The candidate as Optuna keeps it, with every knob."""
-        return {"micro_batch": self.micro_batch, **{name: getattr(self.knobs, name) for name in KNOBS}}
-
 
 KNOBS = tuple(Knobs.__dataclass_fields__)
 
@@ -40,19 +35,14 @@ class Space:
         """The micro-batches, ascending."""
         return sorted(self.plans)
 
-    @property
-    def choices(self) -> dict[str, Sequence[Any]]:
-        """What Optuna chooses from."""
-        return {"micro_batch": self.sizes, **self.values}
-
     def candidate(self, params: Mapping[str, Any]) -> Candidate:
         """Give the candidate that Optuna's parameters stand for; a knob that does not vary stays where it is."""
         turned = {name: params[name] for name in self.values if name in params}
         return Candidate(micro_batch=params["micro_batch"], knobs=replace(self.ground, **turned))
 
     def params(self, candidate: Candidate) -> dict[str, Any]:
-        """Give Optuna's parameters for a candidate."""
-        return {name: candidate.params[name] for name in self.choices}
+        """Give Optuna's parameters for a candidate: its size, and the knobs that vary."""
+        return {"micro_batch": candidate.micro_batch, **{name: getattr(candidate.knobs, name) for name in self.values}}
 
     def all_knobs(self) -> Iterator[Knobs]:
         """Give every setting of the knobs."""

@@ -8,6 +8,7 @@ machine for a while slows both.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -55,17 +56,23 @@ class _Series:
 
     def add(self, windows: Sequence[Window]) -> None:
         self.windows.extend(windows)
-        joules, seconds = [w.joules for w in windows if w.joules is not None], sum(w.seconds for w in windows)
-        if windows and len(joules) == len(windows):
+        seconds = sum(window.seconds for window in windows)
+        joules = sum(window.joules or 0.0 for window in windows)
+        # Fewer seconds are a few ticks of the driver's counter, or none.
+        if joules > 0 and seconds >= _CHUNK_SECONDS_OF_ENERGY / 2 and all(w.joules is not None for w in windows):
             update = median(self._whole(window) for window in windows)
-            self.energies.append(sum(joules) / seconds * update / self.plan.rank_batch)
+            self.energies.append(joules / seconds * update / self.plan.rank_batch)
 
     def seconds(self) -> list[float]:
         return [self._whole(window) for window in self.windows]
 
     def _whole(self, window: Window) -> float:
-        computing = window.seconds - window.optimizer_seconds
-        return computing * self.plan.rank_batch / window.samples + window.optimizer_seconds
+        """Give the seconds of a whole update: the first micro-step is there once, the others are scaled."""
+        if window.samples == self.plan.rank_batch:
+            return window.seconds
+        first, others = self.plan.micro_batches[0], window.seconds - window.optimizer_seconds - window.first_seconds
+        share = (self.plan.rank_batch - first) / (window.samples - first)
+        return window.first_seconds + others * share + window.optimizer_seconds
 
     def share(self, window: Window) -> float:
         """Give the part of a whole update's computing that a window did."""
@@ -95,7 +102,7 @@ class Stopwatch:
         self._bench = bench
         self._energy = energy
         self._fresh = fresh
-        self._room_for_two = room_for_two  # whether two processes can hold what one may hold
+        self._own_processes = fresh and room_for_two  # in a duel: two can hold what one may hold
         self._clock = clock
 
     def measure(self, plan: Plan, knobs: Knobs, *, seconds: float, give_up: Callable[[Measured], bool]) -> Measured:
@@ -133,6 +140,8 @@ class Stopwatch:
             _Series(plan=plan, knobs=knobs, steps=min(2, plan.accumulation_steps))
             for plan, knobs in (incumbent, challenger)
         ]
+        if self._own_processes:
+            self._bench.leave("")  # three would be one too many
         try:
             while True:
                 for index in (0, 1) if rounds % 2 == 0 else (1, 0):
@@ -141,22 +150,22 @@ class Stopwatch:
                         return sample
                 rounds += 1
                 worth = WORTH_ACROSS_PROCESSES if self._fresh else WORTH
-                result = compare(self._values(sides[0]), self._values(sides[1]), rounds, worth)
-                if rounds >= _ROUNDS[0] and (result.settled or rounds >= _ROUNDS[1]):
-                    return result
-                if rounds >= _ROUNDS[0] and self._clock() - began > seconds:
-                    return result
+                values = [self._values(side) for side in sides]
+                late = rounds >= _ROUNDS[1] or self._clock() - began > seconds
+                if rounds >= _ROUNDS[0] and (late or all(values)):
+                    result = compare(values[0], values[1], rounds, worth)
+                    if late or result.settled:
+                        return result
         finally:
             for seat in _SEATS:
                 self._bench.leave(seat)
 
     def _turn(self, side: _Series, seat: str, *, first: bool) -> Sample:
         """Add what one side shows in one turn; its first window is left out, for the other side was here before."""
-        own_process = self._fresh and self._room_for_two
-        goes_on = own_process and not first
-        count = self._count(side, side.windows[-1]) if side.windows else 2
+        goes_on = self._own_processes and not first
+        count = max(2, self._count(side, side.windows[-1])) if side.windows else 2
         order = self._order(side, 1 + count, warm=goes_on, fresh=self._fresh and not goes_on)
-        answer = self._bench.time(order, seat if own_process else "")
+        answer = self._bench.time(order, seat if self._own_processes else "")
         if answer.sample.ok:
             side.add(answer.windows[1:])
             side.steps = self._steps(side.plan, answer.windows[-1])
@@ -186,8 +195,9 @@ class Stopwatch:
     def _count(self, series: _Series, window: Window) -> int:
         share = series.steps * series.plan.micro_batch / window.samples
         each = (window.seconds - window.optimizer_seconds) * share + window.optimizer_seconds
-        goal = _CHUNK_SECONDS_OF_ENERGY if self._energy else _CHUNK_SECONDS
-        return max(1, min(_MOST_WINDOWS, round(goal / max(each, 1e-9))))
+        if self._energy:
+            return max(1, math.ceil(_CHUNK_SECONDS_OF_ENERGY / max(each, 1e-9)))
+        return max(1, min(_MOST_WINDOWS, round(_CHUNK_SECONDS / max(each, 1e-9))))
 
     def _known(self, measured: Measured) -> bool:
         found = measured.joules_per_sample if self._energy else measured.seconds

@@ -1,29 +1,25 @@
-"""The loop: ask for a candidate, measure it, tell; and let it take the incumbent's place only after a duel.
-
-The incumbent is at first the largest micro-batch that fits, as the user wrote the training: the simplest plan. A
-challenger wins a duel if it is faster by more than the noise; if neither is, the simpler of the two stays.
-"""
+"""The loop: ask for a candidate, measure it, tell the study, and let it challenge the incumbent."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from autoaccum.errors import WorkloadError
-from autoaccum.records import Knobs, Outcome, Sample, Trial
-from autoaccum.tuning.intervals import Comparison
+from autoaccum.records import Outcome, Sample, Trial
+from autoaccum.search import FIRST_SIZE
+from autoaccum.tuning.incumbent import Incumbent, candidate_of
 from autoaccum.tuning.memory import MemoryBook
 from autoaccum.tuning.proposals import instead, propose
-from autoaccum.tuning.results import Duel, Fate, Measurement, Watcher
+from autoaccum.tuning.results import Fate, Measurement, Watcher
 from autoaccum.tuning.space import Candidate
 from autoaccum.tuning.stopwatch import Bench, Measured, Stopwatch
 from autoaccum.tuning.study import Handle, Study
 
 _PRUNE_FROM = 2  # windows that a trial has, before it can be given up
 _SHARE_OF_A_TRIAL = 1 / 8  # of all the time, at most
-_SHARE_OF_A_DUEL = 1 / 6
+_SHARE_OF_A_DUEL = 1 / 4
 _LEAST_SECONDS = 1.0  # that a trial has in any case
 _IN_VAIN = 20  # suggestions in a row that do not fit, until there are no better ones to come
 
@@ -57,8 +53,7 @@ class Tuner:
             self.bench, energy=self.energy, fresh=self.fresh, room_for_two=self.room_for_two, clock=self.clock
         )
         self._began = self.clock()
-        self.best: int | None = None  # the incumbent's number
-        self._judged: set[int] = set()
+        self.incumbent = Incumbent(self.study, self._stopwatch, energy=self.energy, worth_uneven=self.worth_uneven)
 
     @property
     def seconds(self) -> float:
@@ -66,7 +61,7 @@ class Tuner:
         return self.clock() - self._began
 
     def tune(self, first: Sequence[Candidate]) -> None:
-        """Measure until the budget is spent or nothing is left to try; `best` is the one that won."""
+        """Measure until the budget is spent or nothing is left to try; the incumbent is the one that won."""
         self.watcher.tuning_started(self.limits.trials, self.limits.seconds)
         self._remember()
         self.study.enqueue(first)
@@ -79,11 +74,16 @@ class Tuner:
                 break
             row = self._one(*asked)
             in_vain = in_vain + 1 if row.outcome is Fate.INFEASIBLE else 0
-        self._judge_others()
+        self.incumbent.judge_others(self._duel_seconds)
+        if self.seconds < self.limits.seconds:
+            self.incumbent.simplify(self._duel_seconds)
 
     def _at_most(self, share: float) -> float:
         """Give the seconds that something may take: a share of all there are, and no more than are left."""
         return max(_LEAST_SECONDS, min(share * self.limits.seconds, self.limits.seconds - self.seconds))
+
+    def _duel_seconds(self) -> float:
+        return self._at_most(_SHARE_OF_A_DUEL)
 
     def _spent(self) -> int:
         rows = self.study.measurements()
@@ -98,11 +98,11 @@ class Tuner:
             self.study.give_back(trial)
             raise
         self.study.tell(trial, row, value, self._excess(candidate, row))
-        if row.outcome is Fate.FAILED and candidate.knobs == self.study.space.ground:
+        if row.outcome is Fate.FAILED and candidate.knobs == self.study.space.ground and self.incumbent.row is None:
             raise WorkloadError(f"{row.message} (micro-batch {row.micro_batch})")
         if row.outcome is Fate.OK:
-            self._challenge(row)
-        self.watcher.candidate_finished(row, self._row(self.best))
+            self.incumbent.challenge(row, self._duel_seconds)
+        self.watcher.candidate_finished(row, self.incumbent.row)
         return row
 
     def _measured(self, trial: Handle, candidate: Candidate) -> tuple[Measurement, float | None]:
@@ -116,9 +116,8 @@ class Tuner:
         )
         refused = self._refused(candidate)
         if refused is not None:
-            return replace(
-                row, outcome=refused[0], message=refused[1], peak_bytes=self.memory.predicted(candidate)
-            ), None
+            fate, message = refused
+            return replace(row, outcome=fate, message=message, peak_bytes=self.memory.predicted(candidate)), None
 
         def give_up(measured: Measured) -> bool:
             found = measured.joules_per_sample if self.energy else measured.seconds
@@ -130,6 +129,8 @@ class Tuner:
         if not measured.sample.ok or measured.seconds is None:
             self._note(candidate, measured.sample)
             return replace(row, outcome=_fate(measured.sample), message=measured.sample.message), None
+        if self.energy and measured.joules_per_sample is None:
+            return replace(row, message="the device did not tell what energy it used"), None
         self.memory.ran(candidate, measured.sample.device_used_bytes or 0)
         return self._filled(row, measured, candidate)
 
@@ -140,8 +141,8 @@ class Tuner:
 
     def _refused(self, candidate: Candidate) -> tuple[Fate, str] | None:
         """Give why a candidate is not measured: by the memory model, after one small trial where it has none yet."""
-        if not self.memory.known(candidate.knobs) and candidate.micro_batch > 1:
-            small = replace(candidate, micro_batch=max(1, candidate.micro_batch // 2))
+        small = replace(candidate, micro_batch=max(FIRST_SIZE, candidate.micro_batch // 2))
+        if not self.memory.known(candidate.knobs) and small.micro_batch < candidate.micro_batch:
             order = Trial(micro_batch=small.micro_batch, phase="tune", knobs=candidate.knobs, fresh=self.fresh)
             sample = self.bench.time(order).sample
             if sample.ok:
@@ -176,8 +177,7 @@ class Tuner:
             optimizer_seconds=measured.optimizer_seconds,
             compile_seconds=None if compiled is None else max(0.0, compiled),
         )
-        value = joules.median if self.energy and joules is not None else seconds.median
-        return row, value
+        return row, self.incumbent.value(row)
 
     def _excess(self, candidate: Candidate, row: Measurement) -> float:
         """Give the constraint: above 0 where memory was lacking."""
@@ -185,90 +185,13 @@ class Tuner:
             return max(1e-6, self.memory.excess(candidate))
         return min(0.0, (row.peak_bytes or 0) / self.memory.limit_bytes - 1)
 
-    # ---- the incumbent and its challengers ----
-
-    def _challenge(self, row: Measurement) -> None:
-        """Let a trial that ended well take the incumbent's place, if it is the better."""
-        self._judged.add(row.trial)
-        best = self._row(self.best)
-        if best is None:
-            self._crown(row)
-        elif self._promising(row, best):
-            self._fight(best, row)
-
-    def _promising(self, row: Measurement, best: Measurement) -> bool:
-        """Whether a duel is worth its time: the challenger looks faster, or is simpler and within the noise."""
-        if self.value(row) < self.value(best):
-            return True
-        within = (row.update_seconds_low or 0.0) <= (best.update_seconds_high or math.inf)
-        return within and self._simpler(row, best)
-
-    def _fight(self, best: Measurement, row: Measurement) -> None:
-        space = self.study.space
-        sides = [(space.plans[each.micro_batch], _candidate(each).knobs) for each in (best, row)]
-        seconds = self._at_most(_SHARE_OF_A_DUEL)
-        found = self._stopwatch.duel(sides[0], sides[1], seconds=seconds)
-        if isinstance(found, Sample):
-            return  # one of them does not run any more: what was measured before stands
-        wins = self._wins(found, row, best)
-        self.study.keep(
-            Duel(
-                incumbent=best.trial,
-                challenger=row.trial,
-                ratio=found.ratio,
-                ratio_low=found.low,
-                ratio_high=found.high,
-                rounds=found.rounds,
-                winner=row.trial if wins else best.trial,
-            )
-        )
-        if wins:
-            self._crown(row)
-
-    def _wins(self, found: Comparison, row: Measurement, best: Measurement) -> bool:
-        """Whether the challenger takes the place: faster, or simpler and not slower; uneven sizes must be worth it."""
-        even, was_even = (self.study.space.plans[each.micro_batch].even for each in (row, best))
-        if even != was_even and self.worth_uneven > 1.0:
-            return found.ratio < self.worth_uneven if even else found.faster and found.ratio < 1 / self.worth_uneven
-        return found.faster or (not found.slower and self._simpler(row, best))
-
-    def _judge_others(self) -> None:
-        """Let the best that others have measured meanwhile challenge ours."""
-        rows = [row for row in self.study.measurements() if row.outcome is Fate.OK and row.trial not in self._judged]
-        for row in sorted(rows, key=self.value)[:1]:
-            self._challenge(row)
-
     def _remember(self) -> None:
-        """Take up where an earlier process left off: what it measured, and what it found to be the best."""
+        """Learn from what was measured before, or elsewhere, what fits."""
         for row in self.study.measurements():
-            candidate = _candidate(row)
             if row.outcome in (Fate.OK, Fate.PRUNED) and row.peak_bytes is not None:
-                self.memory.ran(candidate, row.peak_bytes)
+                self.memory.ran(candidate_of(row), row.peak_bytes)
             elif row.outcome is Fate.OOM:
-                self.memory.did_not_fit(candidate)
-        self.best = self.study.best
-        if self.best is not None:
-            self._judged = {row.trial for row in self.study.measurements() if row.trial <= self.best}
-
-    def _crown(self, row: Measurement) -> None:
-        self.best = row.trial
-        self.study.crown(row.trial)
-
-    def _simpler(self, row: Measurement, other: Measurement) -> bool:
-        key = self.study.space.simplicity
-        return key(_candidate(row)) < key(_candidate(other))
-
-    def value(self, row: Measurement) -> float:
-        """Give what a trial is judged by."""
-        value = row.joules_per_sample if self.energy else row.update_seconds
-        return math.inf if value is None else value
-
-    def _row(self, number: int | None) -> Measurement | None:
-        return next((row for row in self.study.measurements() if row.trial == number), None)
-
-
-def _candidate(row: Measurement) -> Candidate:
-    return Candidate(micro_batch=row.micro_batch, knobs=Knobs.from_dict(row.options))
+                self.memory.did_not_fit(candidate_of(row))
 
 
 def _fate(sample: Sample) -> Fate:
