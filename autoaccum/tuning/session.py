@@ -155,7 +155,7 @@ def study_name(request: Request, device: DeviceInfo, space: Space) -> str:
         request.objective,
     )
     choices = [space.sizes, {name: list(values) for name, values in space.values.items()}, space.ground.options]
-    text = json.dumps([kind, asked, request.objective, choices], sort_keys=True)
+    text = json.dumps([kind, asked, choices], sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return f"{Path(request.workload.partition('.py:')[0]).stem}-{request.target_batch}-{digest}"
 
