@@ -71,7 +71,7 @@ def test_a_constant_throughput_ends_with_the_simplest_plan(cli: Cli, workload: W
 
     assert (report["plan"]["micro_batch"], report["plan"]["options"]) == (32, {})
     assert report["tuning"]["best"] == report["tuning"]["largest"]
-    assert report["plan"]["samples_per_second"] == pytest.approx(250, rel=0.15)
+    assert 125 < report["plan"]["samples_per_second"] <= 250  # a sleep is never too short
 
 
 def test_the_fastest_size_is_found_and_the_report_says_what_was_measured(cli: Cli, workload: WriteWorkload) -> None:
