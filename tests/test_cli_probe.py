@@ -80,7 +80,7 @@ def test_the_plan_is_exact_was_run_and_the_next_candidate_does_not_fit(
     assert plan["effective_batch"] == sum(plan["micro_batches"]) == int(target)
     assert plan["accumulation_steps"] > 1
     confirmed = [s for s in report["samples"] if s["phase"] == "confirm" and s["outcome"] == "ok"][-1]
-    assert (confirmed["micro_batch"], confirmed["accumulation_steps"]) == (plan["micro_batch"], 2)
+    assert (confirmed["micro_batch"], confirmed["accumulation_steps"]) == (plan["micro_batch"], plan["accumulation_steps"])
     assert plan["peak_bytes"] == confirmed["device_used_bytes"] <= report["budget"]["limit_bytes"]
     too_large = report["bracket"]["smallest_failed"]
     assert too_large is not None
@@ -119,7 +119,7 @@ def test_the_run_folder_holds_the_report_and_its_tables(cli: Cli, workload: Writ
     ran = cli("probe", workload(), "--target-batch", "8", "--device", "cpu", "--json")
 
     (folder,) = (tmp_path / "results").iterdir()
-    assert sorted(p.name for p in folder.iterdir()) == ["plans.csv", "report.json", "samples.csv"]
+    assert sorted(p.name for p in folder.iterdir()) == ["plans.csv", "report.json", "samples.csv", "tuning.csv"]
     assert json.loads((folder / "report.json").read_text()) == ran.report
     samples = pd.read_csv(folder / "samples.csv")
     assert list(samples["micro_batch"]) == [s["micro_batch"] for s in ran.report["samples"]]

@@ -4,7 +4,7 @@ Each case is a model whose update takes a time given by a formula (cases.py): of
 a fused optimizer. It is probed as by `autoaccum probe --allow bf16,checkpoint` with the default budget of tuning. The
 true best is the least of the formula over all candidates that fit; which do is found out beforehand on the same device
 without simulated time, by bisection for each set of knobs. Uneven sizes count as best only where they are 5 % faster
-than every even one, as --split auto has it. A case is right if the plan's true time is within 2 % of the best: that is
+than every even one, as --split auto has it. A case is right if the plan's true time is within 1 % of the best: that is
 the tuner's own threshold of what is worth a change (WORTH). The naive choice is the largest micro-batch that fits,
 without knobs. The formula is checked against what the tuner measured (`worst_miss`). Writes results/tune/.
 
