@@ -14,6 +14,7 @@ from autoaccum.units import format_bytes
 # What the search sets through mallopt: malloc then returns memory at once.
 _MALLOC = "MALLOC_MMAP_THRESHOLD_=65536 MALLOC_TRIM_THRESHOLD_=65536"
 _TIGHT = 0.15  # two runs with glibc's defaults differed by as much (benchmarks/plan_holds.py)
+_RESTLESS = 1.4  # between two measurements of the same plan
 _HELP = (
     "raise --memory-budget, allow what saves some (--allow checkpoint,bf16), or take less optimizer state than Adam's"
 )
@@ -80,10 +81,23 @@ def tight(plan: Plan, device: DeviceInfo, budget: Budget) -> list[str]:
     ]
 
 
+def restless(tuned: Plan, confirmed: Plan) -> list[str]:
+    """Give the warning for a machine on which two measurements of the same plan are far apart."""
+    if not tuned.samples_per_second or not confirmed.samples_per_second:
+        return []
+    ratio = confirmed.samples_per_second / tuned.samples_per_second
+    if 1 / _RESTLESS < ratio < _RESTLESS:
+        return []
+    return [
+        f"the confirming run made {ratio:.2f} times the samples/s of the same plan in tuning: something else is at "
+        f"work on this machine, and the choice may be by chance; tune again when it is quiet"
+    ]
+
+
 def rescued(knobs: Knobs, plans: Sequence[Plan]) -> str:
     """Give the warning for plans that fit only with knobs that save memory."""
     largest = max(plan.micro_batch for plan in plans)
-    return f"nothing fits as it is; with {', '.join(words(knobs))} micro-batch {largest} does, and the plan needs it"
+    return f"nothing fits as it is; with {', '.join(words(knobs))} micro-batch {largest} ran"
 
 
 def many_steps(plan: Plan, largest_ok: int) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from autoaccum import device as devices
@@ -27,8 +28,8 @@ def check(request: Request) -> Request:
     _choice("split", request.split, SPLITS)
     _choice("objective", request.objective, OBJECTIVES)
     _seconds("--timeout", request.timeout)
-    if request.tune_seconds != 0:
-        _seconds("--tune-seconds", request.tune_seconds)
+    if isinstance(request.tune_seconds, str) or not 0 <= request.tune_seconds < float("inf"):
+        raise UsageError(f"--tune-seconds must be a number of seconds, 0 or more, not {request.tune_seconds}")
     if not 0 <= request.seed < 2**63:
         raise UsageError(f"--seed must be between 0 and 2**63 - 1, not {request.seed}")
     parse_allow(request.allow)
@@ -38,7 +39,8 @@ def check(request: Request) -> Request:
         parse_budget(request.memory_budget, total_bytes=1 << 40)
     path = split_spec(request.workload)[0]
     check_syntax(path)
-    return replace(request, workload_digest=hashlib.sha256(path.read_bytes()).hexdigest())
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return replace(request, workload_digest=digest, started_in=request.started_in or str(Path.cwd()))
 
 
 def _whole_number(name: str, value: Any, least: int = 1) -> None:

@@ -36,7 +36,7 @@ def cli() -> None:
 
 
 @cli.command()
-@click.argument("workload", metavar="FILE[:NAME]", required=False)
+@click.argument("workload", metavar="[FILE[:NAME]]", required=False)
 @click.option("--target-batch", type=int, metavar="N", help="The effective batch to reach, exactly.")
 @click.option("--memory-budget", metavar="SIZE", help="20GiB, 20GB or 80%.  [default: what is free, less a reserve]")
 @click.option(
@@ -90,6 +90,7 @@ def probe(as_json: bool, out: str, quiet: bool, verbose: bool, resume: str | Non
     from autoaccum.report.files import as_json as as_json_text
     from autoaccum.report.record import Report
     from autoaccum.tuning.costs import gained
+    from autoaccum.tuning.results import JOURNAL
 
     display = Display(sys.stderr)
 
@@ -111,7 +112,8 @@ def probe(as_json: bool, out: str, quiet: bool, verbose: bool, resume: str | Non
         if report.request is not None and report.request.find_max and largest is not None and failed is not None:
             display.say("largest", f"micro-batch {largest} ran, {failed} did not fit")
         if folder is not None:
-            display.say("wrote", f"{folder}/  {'  '.join(NAMES)}")
+            written = [name for name in (*NAMES, JOURNAL) if (folder / name).exists()]
+            display.say("wrote", f"{folder}/  {'  '.join(written)}")
 
     try:
         watcher, echo = None if quiet else display, display.echo if verbose else None
@@ -125,6 +127,8 @@ def probe(as_json: bool, out: str, quiet: bool, verbose: bool, resume: str | Non
     except (AutoaccumError, Interrupted) as error:
         if error.report is not None:
             show(error.report, error.folder)
+        if isinstance(error, Interrupted) and error.folder is not None and not quiet:
+            display.say("resume", f"autoaccum probe --resume {error.folder}")
         raise
     finally:
         display.close()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from autoaccum.advice import tight, unconfirmed
+from autoaccum.advice import restless, tight, unconfirmed
 from autoaccum.errors import WorkloadError
 from autoaccum.knobs.names import of_options, words
 from autoaccum.lab import Lab
@@ -38,7 +38,7 @@ def first_that_runs(plans: Sequence[Plan], lab: Lab, device: DeviceInfo, budget:
             continue
         if sample.ok:
             best = _confirmed(plan, sample, budget)
-            lab.warn(*tight(best, device, budget))
+            lab.warn(*tight(best, device, budget), *restless(plan, best))
             return index, best
         lab.warn(unconfirmed(sample, device))
     return len(plans), None

@@ -90,7 +90,9 @@ class Display:
         word = _WORDS[sample.outcome]
         if sample.phase == "confirm":
             word = "[green]confirmed[/]" if sample.ok else "[yellow]not confirmed[/]"
-        self._console.print(f"{sample.micro_batch:>11}  {peak:>10}  {bar}  {speed:>9}  {word}")
+        knobs = "".join(f", {each}" for each in words(of_options(sample.options)))
+        line = f"{sample.micro_batch:>11}  {peak:>10}  {bar}  {speed:>9}  {word}"
+        self._console.print(f"{line}[dim]{escape(knobs)}[/]", soft_wrap=True)
 
     def tuning_started(self, trials: int, seconds: float) -> None:
         """Head the rows of the candidates."""

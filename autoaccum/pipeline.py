@@ -63,6 +63,8 @@ def probe(
     >>> report.plan.micro_batch, report.plan.accumulation_steps
     (64, 8)
     """
+    if not (allow is None or isinstance(allow, Iterable)):
+        raise UsageError(f'allow must be names such as "bf16,checkpoint", or a list of them, not {allow!r}')
     if not isinstance(workload, str | os.PathLike):
         raise UsageError('give the workload as a file, "FILE.py" or "FILE.py:NAME": it is built in another process')
     request = Request(
@@ -110,6 +112,7 @@ def resume(
         raise UsageError(f"{folder} is of an older version of autoaccum and cannot be continued: probe again")
     asked = replace(
         before.request,
+        workload=str(Path(before.request.started_in) / before.request.workload),
         tune_trials=before.request.tune_trials if tune_trials is None else tune_trials,
         tune_seconds=before.request.tune_seconds if tune_seconds is None else tune_seconds,
         storage=before.request.storage if storage is None else storage,

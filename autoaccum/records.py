@@ -70,6 +70,7 @@ class Request(Record):
     seed: int = 0
     timeout: float = 600.0
     workload_digest: str = ""  # of the file, so that a run is not continued with another one
+    started_in: str = ""  # the folder that a relative path starts from
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -80,7 +80,10 @@ def test_the_plan_is_exact_was_run_and_the_next_candidate_does_not_fit(
     assert plan["effective_batch"] == sum(plan["micro_batches"]) == int(target)
     assert plan["accumulation_steps"] > 1
     confirmed = [s for s in report["samples"] if s["phase"] == "confirm" and s["outcome"] == "ok"][-1]
-    assert (confirmed["micro_batch"], confirmed["accumulation_steps"]) == (plan["micro_batch"], plan["accumulation_steps"])
+    assert (confirmed["micro_batch"], confirmed["accumulation_steps"]) == (
+        plan["micro_batch"],
+        plan["accumulation_steps"],
+    )
     assert plan["peak_bytes"] == confirmed["device_used_bytes"] <= report["budget"]["limit_bytes"]
     too_large = report["bracket"]["smallest_failed"]
     assert too_large is not None

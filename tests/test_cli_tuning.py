@@ -197,7 +197,7 @@ def test_two_processes_on_one_study_share_the_work(cli: Cli, workload: WriteWork
     ("options", "code", "message"),
     [
         (("--tune-trials", "-1"), 2, "--tune-trials must be a whole number of 0 or more, not -1"),
-        (("--tune-seconds", "-1"), 2, "--tune-seconds must be a number of seconds above 0, not -1.0"),
+        (("--tune-seconds", "-1"), 2, "--tune-seconds must be a number of seconds, 0 or more, not -1.0"),
         (("--allow", "bf17"), 2, 'there is no knob "bf17": did you mean bf16?'),
         (("--objective", "speed"), 2, 'unknown objective "speed": use throughput or energy'),
         (("--storage", "nosql://x", "--tune-trials", "2"), 2, "--storage nosql://x cannot be opened"),

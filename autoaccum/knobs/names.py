@@ -70,6 +70,11 @@ def values(allowed: Iterable[str]) -> dict[str, tuple[Any, ...]]:
     return {field: several for field, several in chosen.items() if len(several) > 1}
 
 
+def turns(name: str) -> set[tuple[str, Any]]:
+    """Give the fields of `Knobs`, each with the value, that a name of `--allow` gives leave for."""
+    return {(field, value) for field, each in _FIELDS.items() for value, allowed in each.items() if allowed == name}
+
+
 def words(knobs: Knobs) -> list[str]:
     """Give what is turned, for people."""
     return [_WORDS.get(option, "=".join(map(str, option))) for option in knobs.options.items()]
@@ -114,6 +119,6 @@ def _mistaken(part: str) -> str:
         return '"none" allows no knob at all: it stands alone'
     if not part:
         return f"there is an empty name among the knobs to allow; known are {known}"
-    close = get_close_matches(part, ALLOWED, n=1)
+    close = get_close_matches(part.lower(), ALLOWED, n=1)
     meant = f"did you mean {close[0]}? " if close else ""
     return f'there is no knob "{part}": {meant}known are {known}'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autoaccum.knobs.names import of_options, words
+from autoaccum.knobs.names import of_options, turns, words
 from autoaccum.plans import Plan
 from autoaccum.records import Sample
 from autoaccum.tuning.intervals import WORTH
@@ -21,7 +21,7 @@ def gained(tuning: Tuning) -> str:
     if largest is None or largest.update_seconds is None or best.update_seconds is None:
         return f"{start}: the best takes {_seconds(best)} for an update"
     if best.trial == largest.trial:
-        return f"{start}: nothing is faster than the largest micro-batch that fits, by more than the noise"
+        return f"{start}: {_nothing_faster(tuning)}"
     usual = f"the largest micro-batch that fits ({largest.micro_batch}{_with(largest)})"
     if tuning.objective == "energy" and best.joules_per_sample and largest.joules_per_sample:
         ratio = 1 / (_chain(tuning, best, largest) or largest.joules_per_sample / best.joules_per_sample)
@@ -30,6 +30,25 @@ def gained(tuning: Tuning) -> str:
     if ratio < 1 + WORTH:
         return f"{start}: as fast as {usual}, within the noise"
     return f"{start}: {ratio:.2f} times as fast as {usual}"
+
+
+def _nothing_faster(tuning: Tuning) -> str:
+    """Say that the largest micro-batch stays, and what was left open for lack of time."""
+    open_ = []
+    unsettled = [d for d in tuning.duels if d.winner == d.incumbent == tuning.best and d.ratio < 1 - 2 * WORTH]
+    if unsettled:
+        duel = min(unsettled, key=lambda duel: duel.ratio)
+        row = tuning.trial(duel.challenger)
+        named = f"micro-batch {row.micro_batch}{_with(row)}" if row is not None else f"trial {duel.challenger}"
+        open_.append(f"{named} looked {1 / duel.ratio:.2f} times as fast and there was no time to settle it")
+    turned = [set(row.options.items()) for row in tuning.trials]
+    untried = [name for name in tuning.allowed if not any(turns(name) & each for each in turned)]
+    out_of_time = tuning.seconds >= tuning.seconds_allowed > 0
+    if untried and out_of_time:
+        open_.append(f"{', '.join(untried)} not tried")
+    if open_:
+        return f"the largest micro-batch that fits stays, but {'; '.join(open_)}: give more --tune-seconds"
+    return "nothing is faster than the largest micro-batch that fits, by more than the noise"
 
 
 def _chain(tuning: Tuning, best: Measurement, largest: Measurement) -> float | None:

@@ -10,6 +10,7 @@ from autoaccum.plans import Plan
 from autoaccum.records import Record
 from autoaccum.tuning.space import Candidate
 
+JOURNAL = "study.journal"  # in the run folder, where no other storage is asked for
 OBJECTIVES = ("throughput", "energy")
 
 
@@ -73,6 +74,7 @@ class Tuning(Record):
     largest: int | None  # the trial of the largest micro-batch that fits, without knobs: the usual choice
     trials: tuple[Measurement, ...]
     duels: tuple[Duel, ...] = ()
+    seconds_allowed: float = 0.0
 
     def credited(self, plan: Plan) -> Tuning:
         """Give the tuning with the plan's trial as its best: another one may not have run in a fresh process."""

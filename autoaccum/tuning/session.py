@@ -99,6 +99,7 @@ class Session:
             largest=next((row.trial for row in rows if _is(row, self._largest)), None),
             trials=tuple(rows),
             duels=tuple(study.duels()),
+            seconds_allowed=self.request.tune_seconds,
         )
 
     def _begin(self, space: Space, memory: MemoryBook) -> Tuner:

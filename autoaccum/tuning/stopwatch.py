@@ -107,8 +107,9 @@ class Stopwatch:
 
     def measure(self, plan: Plan, knobs: Knobs, *, seconds: float, give_up: Callable[[Measured], bool]) -> Measured:
         """Time windows until the median is well known, `seconds` are over, or `give_up` says so."""
-        began, series = self._clock(), _Series(plan=plan, knobs=knobs, steps=min(2, plan.accumulation_steps))
+        series = _Series(plan=plan, knobs=knobs, steps=min(2, plan.accumulation_steps))
         answer = self._bench.time(self._order(series, 3, fresh=self._fresh))
+        began = self._clock()  # what a process takes to start, and to compile, is not the windows' fault
         measured = Measured(sample=answer.sample)
         if not answer.sample.ok or not answer.windows:
             return measured

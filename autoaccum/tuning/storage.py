@@ -12,9 +12,8 @@ from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from autoaccum.errors import UsageError
-from autoaccum.tuning.results import shown
+from autoaccum.tuning.results import JOURNAL, shown
 
-JOURNAL = "study.journal"  # in the run folder, where no other storage is asked for
 _OPENINGS = 4  # tries to open a database
 
 

@@ -36,7 +36,10 @@ def test_the_plan_is_exact_ran_in_a_fresh_process_and_the_next_candidate_does_no
     assert plan["accumulation_steps"] > 1
     confirmed = report["samples"][-1]
     assert (confirmed["phase"], confirmed["outcome"], confirmed["fresh"]) == ("confirm", "ok", True)
-    assert (confirmed["micro_batch"], confirmed["accumulation_steps"]) == (plan["micro_batch"], plan["accumulation_steps"])
+    assert (confirmed["micro_batch"], confirmed["accumulation_steps"]) == (
+        plan["micro_batch"],
+        plan["accumulation_steps"],
+    )
     assert plan["peak_bytes"] == confirmed["device_used_bytes"] <= limit
     sizes = candidates(TARGET, "auto")
     larger = sizes[sizes.index(plan["micro_batch"]) + 1]
