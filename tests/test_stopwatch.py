@@ -83,7 +83,7 @@ def test_when_the_time_is_up_the_interval_is_as_wide_as_it_is() -> None:
 
     assert measured.seconds is not None
     assert measured.seconds.width > 0.03
-    assert bench.now < 12
+    assert bench.now < 18  # the warm-up took five, which are not counted
 
 
 def test_a_measurement_can_be_given_up() -> None:
