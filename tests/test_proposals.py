@@ -52,8 +52,7 @@ def test_the_sizes_around_the_best_are_looked_at() -> None:
     sizes = climb(space_of(1024), values)
 
     assert sizes[:3] == [1024, 256, 64]
-    assert 32 in sizes
-    assert len(sizes) <= 7
+    assert 32 in sizes[:7]
 
 
 def test_each_knob_is_tried_once_at_the_best_size() -> None:
@@ -142,3 +141,11 @@ def test_two_sizes_close_to_each_other_are_a_ladder_that_ends() -> None:
     space = space_of(3)
 
     assert climb(space, {3: 1.0, 1: 1.0})[0] == 3
+
+
+def test_a_valley_between_two_steps_of_the_ladder_is_found() -> None:
+    values = {1: 1.5, 2: 0.9, 3: 0.8, 4: 1.4, 6: 1.38, 8: 1.36, 12: 1.35, 16: 1.33, 24: 1.3, 48: 1.25}
+
+    sizes = climb(space_of(48), values)
+
+    assert 3 in sizes

@@ -2,7 +2,8 @@
 
 First the largest size that fits and ever smaller ones, as long as they are not clearly slower. Then around the best,
 one thing at a time: each knob that has not done harm, at the best size; where larger sizes might pay, those that some
-knobs have made room for, though they be slower at the same size; the sizes between the best one and its neighbours.
+knobs have made room for, though they be slower at the same size; the sizes between the best one and its neighbours;
+the sizes that are far from all that were measured.
 Whatever turns out faster is the new best, and the next proposal starts from there. When nothing is left to propose,
 Optuna's sampler has the rest of the budget.
 """
@@ -20,6 +21,7 @@ from autoaccum.tuning.space import Candidate, Space
 _STRIDE = 4  # from one size of the first ladder to the next
 _CLEARLY = 1.15  # so much slower than the best, and still smaller sizes are not tried
 _APART = 1.3  # sizes closer than this factor are hardly different
+_VALLEY = 1.4  # a size so far from its measured neighbours may be unlike both
 _SLOWER = 1.02  # by which a knob is taken to do harm
 _TRADES = ("checkpoint", "expandable_segments")  # no faster at the same size: for the room that they make
 
@@ -73,6 +75,7 @@ def _ideas(seen: Sequence[Seen], space: Space, fits: Fits) -> Iterator[Candidate
         yield from _roomy(seen, space, fits)
         yield from _turned(best.candidate, seen, space, fits, trades=True)
     yield from _between(best.candidate, seen, space, fits)
+    yield from _gaps(best.candidate, seen, space, fits)
 
 
 def _ladder(seen: Sequence[Seen], space: Space, fits: Fits) -> Iterator[Candidate]:
@@ -132,6 +135,16 @@ def _between(best: Candidate, seen: Sequence[Seen], space: Space, fits: Fits) ->
         between = [size for size in fitting if low < size < high and not _close(size, (low, high))]
         if between:
             yield Candidate(micro_batch=_nearest(between, math.sqrt(max(1, low) * high)), knobs=best.knobs)
+
+
+def _gaps(best: Candidate, seen: Sequence[Seen], space: Space, fits: Fits) -> Iterator[Candidate]:
+    """Give the size that is farthest from all that were measured, with the best knobs: a valley may lie there."""
+    measured = sorted({each.candidate.micro_batch for each in seen})
+    inner = [size for size in _fitting(best.knobs, space, fits) if measured[0] < size < measured[-1]]
+    far = {size: min(abs(math.log(size / other)) for other in measured) for size in inner}
+    farthest = max(far, key=lambda size: far[size], default=0)
+    if farthest and far[farthest] > math.log(_VALLEY):
+        yield Candidate(micro_batch=farthest, knobs=best.knobs)
 
 
 def _sizes_seen(knobs: Knobs, seen: Sequence[Seen], space: Space) -> list[int]:
