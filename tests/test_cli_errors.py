@@ -185,7 +185,7 @@ def test_the_python_call_raises_the_same_errors_with_the_report_so_far(workload:
     """)
 
     with pytest.raises(autoaccum.WorkloadError, match="ValueError: no") as caught:
-        autoaccum.probe(path, target_batch=8, device="cpu")
+        autoaccum.probe(path, target_batch=8, device="cpu", tune_trials=0)
 
     assert caught.value.report is not None
     assert [s.micro_batch for s in caught.value.report.samples] == [2, 4]

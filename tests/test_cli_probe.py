@@ -236,7 +236,7 @@ def test_the_python_call_gives_the_same_report_and_writes_nothing_unless_asked(
     path = workload()
     monkeypatch.chdir(tmp_path)
 
-    report = autoaccum.probe(path, target_batch=8, device="cpu", memory_budget="1GiB")
+    report = autoaccum.probe(path, target_batch=8, device="cpu", memory_budget="1GiB", tune_trials=0)
 
     assert report.plan is not None
     assert (report.plan.micro_batch, report.plan.rank_batch) == (8, 8)

@@ -125,7 +125,7 @@ def test_a_worker_that_dies_of_them_gives_none(start: Callable[..., Worker], wor
 def test_a_probe_puts_them_into_the_report(added: str, words: str, workload: WriteWorkload) -> None:
     path = workload(textwrap.dedent(added) + textwrap.dedent(NO_MORE_THAN_8))
 
-    report = autoaccum.probe(path, target_batch=32, device="cpu")
+    report = autoaccum.probe(path, target_batch=32, device="cpu", tune_trials=0)
 
     assert report.plan is not None
     assert report.plan.accumulation_steps == 4
@@ -133,7 +133,7 @@ def test_a_probe_puts_them_into_the_report(added: str, words: str, workload: Wri
 
 
 def test_a_plan_of_one_step_is_not_warned_of(workload: WriteWorkload) -> None:
-    report = autoaccum.probe(workload(CONTRASTIVE), target_batch=8, device="cpu")
+    report = autoaccum.probe(workload(CONTRASTIVE), target_batch=8, device="cpu", tune_trials=0)
 
     assert report.plan is not None
     assert report.plan.accumulation_steps == 1
