@@ -96,10 +96,10 @@ class Incumbent:
     def _wins(self, found: Comparison, row: Measurement, best: Measurement) -> bool:
         """Whether the challenger takes the place: faster, or simpler and not slower; uneven sizes must be worth it."""
         even, was_even = (self._study.space.plans[each.micro_batch].even for each in (row, best))
-        if was_even and not even:
+        if self._worth_uneven > 1.0 and was_even and not even:
             return found.faster and found.ratio < 1 / self._worth_uneven
-        if even and not was_even and len(row.options) <= len(best.options):
-            return found.ratio < self._worth_uneven and not (found.slower and self._worth_uneven == 1.0)
+        if self._worth_uneven > 1.0 and even and not was_even and len(row.options) <= len(best.options):
+            return found.ratio < self._worth_uneven
         return found.faster or (not found.slower and self._simpler(row, best))
 
     def _crown(self, row: Measurement) -> None:
