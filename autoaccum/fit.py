@@ -42,14 +42,15 @@ def fit_memory(samples: Sequence[Sample]) -> MemoryModel | None:
     if len(points) < 2:
         return None
     overhead = max((s.device_used_bytes or 0) - (s.peak_reserved_bytes or 0) for s in usable)
-    fits = [_flat_then_line(points, flat) for flat in range(len(points) - 1)]
-    floor, fixed, slope, miss = min(fits, key=lambda fit: fit[3])
+    floor, fixed, slope, miss = _best_fit(points)
     return MemoryModel(
         fixed_bytes=round(fixed),
         bytes_per_sample=round(slope),
         overhead_bytes=overhead,
         floor_bytes=round(floor),
         worst_miss_bytes=round(miss),
+        largest_size=int(points[-1][0]),
+        miss_ahead=_miss_ahead(points, overhead),
     )
 
 
@@ -77,6 +78,20 @@ def fit_time(samples: Sequence[Sample]) -> TimeModel | None:
         seconds_per_sample=max(0.0, slope),
         optimizer_seconds=sorted(optimizer)[len(optimizer) // 2],
     )
+
+
+def _best_fit(points: Sequence[Point]) -> tuple[float, float, float, float]:
+    """Give the fit that misses least, with its worst miss."""
+    return min((_flat_then_line(points, flat) for flat in range(len(points) - 1)), key=lambda fit: fit[3])
+
+
+def _miss_ahead(points: Sequence[Point], overhead: int) -> float | None:
+    """Give by what share of the device's bytes the smaller sizes alone miss the largest."""
+    *smaller, (size, peak) = points
+    if len(smaller) < 2:
+        return None
+    floor, fixed, slope, _ = _best_fit(smaller)
+    return abs(max(floor, fixed + slope * size) - peak) / (overhead + peak) if overhead + peak > 0 else None
 
 
 def _flat_then_line(points: Sequence[Point], flat: int) -> tuple[float, float, float, float]:

@@ -130,9 +130,15 @@ class WorkerLab:
         smaller_ran = any(s.ok and s.micro_batch < trial.micro_batch for s in self.samples)
         worker = self._live_worker(seat)
         answer = worker.run(number, trial, smaller_ran=smaller_ran)
-        self.model = answer.model or self.model
+        self._learn(answer.model)
         self.warn(*answer.warnings)
         return replace(answer, sample=replace(answer.sample, fresh=worker.trials == 1))
+
+    def _learn(self, model: ModelInfo | None) -> None:
+        """Keep the facts of the model; a trial that failed has no optimizer's state, which another may have shown."""
+        if model is not None:
+            before = None if self.model is None else self.model.optimizer_state_bytes
+            self.model = replace(model, optimizer_state_bytes=model.optimizer_state_bytes or before)
 
     def unsupported(self) -> dict[str, str] | None:
         """Have the present worker say which knobs cannot be turned, and why; None if it is lost over that."""

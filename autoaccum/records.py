@@ -5,6 +5,7 @@ Bytes are `int` named `*_bytes`, times are `float` named `*_seconds`; None means
 
 from __future__ import annotations
 
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -26,16 +27,29 @@ class Outcome(StrEnum):
 
 
 class Record:
-    """Reading back from JSON, for every record below."""
+    """To plain data and back, for every record below."""
 
     __slots__ = ()
 
+    def to_dict(self) -> dict[str, Any]:
+        """Give the record as plain data, ready for `json.dumps`, without the fields that are marked transient."""
+        kept = [f.name for f in fields(self) if not f.metadata.get("transient")]  # type: ignore[arg-type]
+        return {name: _plain(getattr(self, name)) for name in kept}
+
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild the record from `dataclasses.asdict`; keys of a newer version are ignored."""
+        """Rebuild the record from `to_dict`; keys of a newer version are ignored."""
         hints = typing.get_type_hints(cls)
-        known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
+        known = {f.name for f in fields(cls) if not f.metadata.get("transient")}  # type: ignore[arg-type]
         return cls(**{key: _revive(hints[key], value) for key, value in data.items() if key in known})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Record):
+        return value.to_dict()
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
 
 
 def _revive(hint: Any, value: Any) -> Any:
@@ -194,6 +208,12 @@ class ModelInfo(Record):
     gradient_dtype: str = ""  # of the most of them
     optimizer: str = ""
     beta1: float | None = None  # of an optimizer that has betas
+    buffer_bytes: int = 0
+    optimizer_state_bytes: int | None = None  # after an update; None before there was one
+
+
+_MISS_UNKNOWN = 0.10  # of a prediction beyond the samples, where there are too few of them to say
+_MISS_LEAST = 0.01  # of any prediction
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -205,11 +225,25 @@ class MemoryModel(Record):
     overhead_bytes: int
     floor_bytes: int
     worst_miss_bytes: int  # the largest distance from a sample that it was fitted on
+    largest_size: int = 0  # that it was fitted on
+    miss_ahead: float | None = None  # by what share the smaller samples alone miss the largest; None: too few to say
 
     def device_bytes(self, micro_batch: int) -> int:
         """Predict what the process holds on the device at this micro-batch."""
         grown = self.fixed_bytes + self.bytes_per_sample * micro_batch
         return self.overhead_bytes + max(self.floor_bytes, grown)
+
+    def error_bytes(self, micro_batch: int) -> int:
+        """Give by how much a prediction may be off: as the samples were missed, and more with every doubling beyond.
+
+        A fit on doubling sizes says of itself how well it looks one doubling ahead: `miss_ahead`.
+        """
+        least = max(self.worst_miss_bytes, round(self.device_bytes(micro_batch) * _MISS_LEAST))
+        if micro_batch <= self.largest_size:
+            return least
+        share = _MISS_UNKNOWN if self.miss_ahead is None else max(self.miss_ahead, _MISS_LEAST)
+        doublings = max(1.0, math.log2(micro_batch / max(1, self.largest_size)))
+        return max(least, round(self.device_bytes(micro_batch) * share * doublings))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -218,3 +252,13 @@ class Bracket(Record):
 
     largest_ok: int | None
     smallest_failed: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence(Record):
+    """What a plan rests on: the trials, and what they taught."""
+
+    samples: tuple[Sample, ...]
+    memory_model: MemoryModel | None
+    budget: Budget | None
+    model: ModelInfo | None

@@ -24,7 +24,7 @@ class FileSubject:
 
     def __init__(self, spec: str, device: Device, seed: int) -> None:
         self.doing = ""
-        self.model_info: ModelInfo | None = None
+        self._model_info: ModelInfo | None = None
         self._device = device
         self._spec = spec
         self._path = split_spec(spec)[0]
@@ -53,8 +53,15 @@ class FileSubject:
             make_batch=partial(_make_batch, self._workload),
             loss=self._workload.loss,
         )
-        self.model_info = model_info(parts)
+        if self._model_info is None:
+            self._model_info = model_info(parts)
         return parts
+
+    def take_stock(self) -> ModelInfo | None:
+        """Give the facts of what was built: after an update that went well, with the optimizer's state."""
+        if self._optimizer is not None and self._model_info is not None:
+            self._model_info = model_info(self.parts())
+        return self._model_info
 
     def begin(self) -> None:
         """Seed every generator, so that each trial sees the same."""

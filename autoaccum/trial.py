@@ -10,7 +10,7 @@ import gc
 import math
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from statistics import median
@@ -56,7 +56,16 @@ def model_info(parts: Parts) -> ModelInfo:
         gradient_dtype=elements.most_common(1)[0][0] if elements else "",
         optimizer=type(parts.optimizers[0]).__name__,
         beta1=float(betas[0]) if isinstance(betas, tuple | list) and betas else None,
+        buffer_bytes=sum(buffer.numel() * buffer.element_size() for buffer in parts.model.buffers()),
+        optimizer_state_bytes=sum(map(_state_bytes, parts.optimizers)) or None,
     )
+
+
+def _state_bytes(optimizer: Any) -> int:
+    state = getattr(optimizer, "state", None)
+    kept = [each for each in state.values() if isinstance(each, dict)] if isinstance(state, Mapping) else []
+    tensors = [value for each in kept for value in each.values() if isinstance(value, torch.Tensor)]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 class Subject(Protocol):

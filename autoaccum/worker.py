@@ -79,10 +79,11 @@ def _serve(
             continue
         sample = runner.run(order["number"], Trial.from_dict(order["trial"]))
         broken = not sample.ok and not _usable(device)
-        model = None if subject.model_info is None else asdict(subject.model_info)
+        model = subject.take_stock()
         warnings = [*device.warnings, *runner.warnings]
         windows = [asdict(window) for window in runner.windows]
-        _answer(answers, sample=asdict(sample), windows=windows, model=model, warnings=warnings, last=broken)
+        known = None if model is None else asdict(model)
+        _answer(answers, sample=asdict(sample), windows=windows, model=known, warnings=warnings, last=broken)
         if broken:
             return
 

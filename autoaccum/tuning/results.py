@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from autoaccum.plans import Plan
-from autoaccum.records import Record
+from autoaccum.records import Outcome, Record, Sample
 from autoaccum.tuning.space import Candidate
 
 JOURNAL = "study.journal"  # in the run folder, where no other storage is asked for
@@ -45,6 +45,18 @@ class Measurement(Record):
     compile_seconds: float | None = None  # what the first update took more, once, where torch.compile is on
     message: str = ""
     process: str = ""  # who measured it, where several work on one study
+
+    def as_sample(self) -> Sample:
+        """Give the times as a time model is fitted on them."""
+        return Sample(
+            trial=self.trial,
+            phase="tune",
+            micro_batch=self.micro_batch,
+            accumulation_steps=self.accumulation_steps,
+            outcome=Outcome.OK,
+            step_seconds=self.update_seconds,
+            optimizer_seconds=self.optimizer_seconds,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

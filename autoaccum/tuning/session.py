@@ -13,7 +13,7 @@ from autoaccum.fit import TimeModel, fit_memory, fit_time
 from autoaccum.knobs import names
 from autoaccum.lab import Lab
 from autoaccum.plans import Plan
-from autoaccum.records import PLAIN, Budget, DeviceInfo, Knobs, Outcome, Request, Sample
+from autoaccum.records import PLAIN, Budget, DeviceInfo, Knobs, Request, Sample
 from autoaccum.solve import WORTH_UNEVEN, Known, solve
 from autoaccum.tuning.memory import MemoryBook
 from autoaccum.tuning.results import Fate, Measurement, Tuned, Tuning, Watcher
@@ -126,7 +126,7 @@ class Session:
         ran = [row for row in tuner.study.measurements() if row.outcome in (Fate.OK, Fate.PRUNED)]
         ran.sort(key=lambda row: (row.trial != tuner.incumbent.number, tuner.incumbent.value(row)))
         plain = [row for row in ran if row.options == ground.options]
-        time = fit_time([_as_sample(row) for row in plain])
+        time = fit_time([row.as_sample() for row in plain])
         sizes = {row.micro_batch for row in plain}
         others = [_predicted(plan, time) for plan in plans if plan.micro_batch not in sizes]
         return Tuned(
@@ -206,15 +206,3 @@ def _predicted(plan: Plan, time: TimeModel | None) -> Plan:
     if time is None:
         return plan
     return replace(plan, samples_per_second=plan.effective_batch / time.update_seconds(plan.micro_batches))
-
-
-def _as_sample(row: Measurement) -> Sample:
-    return Sample(
-        trial=row.trial,
-        phase="tune",
-        micro_batch=row.micro_batch,
-        accumulation_steps=row.accumulation_steps,
-        outcome=Outcome.OK,
-        step_seconds=row.update_seconds,
-        optimizer_seconds=row.optimizer_seconds,
-    )
