@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -9,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from autoaccum.errors import UsageError
 from autoaccum.knobs.names import of_options, words
-from autoaccum.records import Knobs, Record
+from autoaccum.records import Evidence, Knobs, Record
+from autoaccum.units import format_bytes
 
 if TYPE_CHECKING:
+    import plotly.graph_objects as go  # noqa: TID251  (a type)
     import torch
 
     from autoaccum.training.stepper import Stepper
@@ -43,6 +46,7 @@ class Plan(Record):
     samples_per_second: float | None = None
     measured: bool = False  # this micro-batch was run; else the figures are predictions
     options: dict[str, Any] = field(default_factory=dict)  # what it asks for besides sizes: fields of Knobs
+    evidence: Evidence | None = field(default=None, repr=False, compare=False, metadata={"transient": True})
 
     @property
     def rank_batch(self) -> int:
@@ -159,3 +163,26 @@ class Plan(Record):
         if self.world_size > 1:
             raise UsageError("plan.windows is for one process: with several ranks use plan.stepper")
         return windows(loader, self.micro_batches, device)
+
+    def plot(self) -> go.Figure:
+        """Give the picture of memory that the plan rests on, as a plotly figure.
+
+        >>> plan.plot().show()
+        """
+        if self.evidence is None:
+            raise UsageError("this plan comes without measurements: plot one that a probe has found")
+        from autoaccum.pictures.figure import memory_figure
+        from autoaccum.pictures.memory import picture
+
+        return memory_figure(picture(self.evidence))
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "micro-batches": ", ".join(map(str, sorted(set(self.micro_batches), reverse=True))),
+            "peak": None if self.peak_bytes is None else format_bytes(self.peak_bytes),
+            "headroom": None if self.headroom_bytes is None else format_bytes(self.headroom_bytes),
+            "samples/s": None if self.samples_per_second is None else f"{self.samples_per_second:.4g}",
+            "figures": "measured" if self.measured else "predicted" if self.peak_bytes is not None else None,
+        }
+        rows = "".join(f"<tr><th>{k}</th><td>{html.escape(v)}</td></tr>" for k, v in facts.items() if v is not None)
+        return f"<div><b>{html.escape(str(self))}</b><table>{rows}</table></div>"

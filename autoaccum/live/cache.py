@@ -7,7 +7,6 @@ import os
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,7 @@ def save(path: Path, key: Mapping[str, str], plan: Plan, budget: Budget, held_by
         "key": dict(key),
         "limit_bytes": budget.limit_bytes,
         "held_bytes": held_bytes,
-        "plan": asdict(plan),
+        "plan": plan.to_dict(),
     }
     name = None
     try:
