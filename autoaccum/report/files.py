@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 
 from autoaccum.errors import UsageError
-from autoaccum.report.record import Report
+from autoaccum.report.record import SCHEMA_VERSION, Report
 
-NAMES = ("report.json", "samples.csv", "plans.csv", "tuning.csv")
+NAMES = ("report.json", "samples.csv", "plans.csv", "tuning.csv", "report.html")
+MADE = NAMES[1:]  # from the first one
+_TABLES = ("samples", "plans", "tuning")
 
 
 def new_folder(out: Path, workload: str, today: date) -> Path:
@@ -35,13 +39,18 @@ def new_folder(out: Path, workload: str, today: date) -> Path:
 
 
 def write(report: Report, folder: Path) -> None:
-    """Write report.json, then the tables that are made from it; each file is whole or not there."""
+    """Write report.json, then all that is made from it; each file is whole or as it was before."""
     write_json(report, folder)
-    from autoaccum.report import tables  # pandas takes its time
+    rebuild(report, folder)
 
-    _write_whole(folder / "samples.csv", tables.samples_frame(report).to_csv(index=False))
-    _write_whole(folder / "plans.csv", tables.plans_frame(report).to_csv(index=False))
-    _write_whole(folder / "tuning.csv", tables.tuning_frame(report).to_csv(index=False))
+
+def rebuild(report: Report, folder: Path) -> None:
+    """Write what is made from report.json."""
+    from autoaccum.report import page, tables  # pandas and plotly take their time
+
+    for table in _TABLES:
+        _write_whole(folder / f"{table}.csv", tables.to_csv(report, table))
+    _write_whole(folder / "report.html", page.render(report))
 
 
 def write_json(report: Report, folder: Path) -> None:
@@ -62,27 +71,45 @@ def as_json(report: Report) -> str:
     return re.sub(r"\[\s+(\d+(?:,\s+\d+)*)\s+\]", lambda found: "[" + re.sub(r"\s+", " ", found[1]) + "]", text)
 
 
-def read(folder: Path) -> Report:
-    """Read the report of a run folder back."""
-    path = folder / "report.json"
+def read(run: Path) -> Report:
+    """Read the report of a run folder back, or of a report.json of its own; also of an older version."""
+    path = run if run.suffix == ".json" else run / "report.json"
     try:
-        return Report.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        data = json.loads(path.read_text(encoding="utf-8"))
+        _check_version(data["schema_version"], path)
+        return Report.from_dict(data)
     except FileNotFoundError:
         hint = "give the folder of a run, such as results/model-2026-11-18-001"
-        raise UsageError(f"{folder} holds no report.json: {hint}") from None
+        raise UsageError(f"{run} holds no report.json: {hint}") from None
     except NotADirectoryError:
-        raise UsageError(f"{folder} is a file: give the folder of a run") from None
+        raise UsageError(f"{run} is a file: give the folder of a run") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UsageError(f"{path} is not a report of autoaccum") from error
 
 
+def _check_version(version: object, path: Path) -> None:
+    """Raise for a report that cannot be understood: what is older lacks fields, which have defaults."""
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise ValueError("no version")
+    if version > SCHEMA_VERSION:
+        raise UsageError(
+            f"{path} is of version {version}, written by a newer autoaccum than this one, which reads up to "
+            f"{SCHEMA_VERSION}: upgrade autoaccum"
+        )
+
+
 def _write_whole(path: Path, text: str) -> None:
+    """Write beside the file, then put it in its place: a full disk, or a power cut, leaves the old one whole."""
     partial = path.with_name(f".{path.name}.partial")
     try:
-        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
+        with partial.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise UsageError(f"{path} cannot be written: {error.strerror}; what was there before is whole") from error

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import html
+import os
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
+from autoaccum.errors import UsageError
 from autoaccum.plans import Plan
-from autoaccum.records import Bracket, Budget, DeviceInfo, MemoryModel, ModelInfo, Record, Request, Sample
+from autoaccum.records import Bracket, Budget, DeviceInfo, Evidence, MemoryModel, ModelInfo, Record, Request, Sample
 from autoaccum.tuning.results import Tuning
+
+if TYPE_CHECKING:
+    import pandas as pd  # noqa: TID251  (a type)
+    import plotly.graph_objects as go  # noqa: TID251  (a type)
 
 SCHEMA_VERSION = 1
 
@@ -47,6 +55,74 @@ class Report(Record):
     advice: tuple[str, ...] = ()  # what the plan means for the recipe, and what it costs
     request: Request | None = None  # as asked, so that the run can be continued
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give the report as plain data, ready for `json.dumps`."""
-        return asdict(self)
+    def __post_init__(self) -> None:
+        if self.plan is not None:  # so that it can show what it rests on
+            object.__setattr__(self, "plan", replace(self.plan, evidence=self.evidence))
+
+    @property
+    def evidence(self) -> Evidence:
+        """What the plan rests on."""
+        return Evidence(samples=self.samples, memory_model=self.memory_model, budget=self.budget, model=self.model)
+
+    @classmethod
+    def load(cls, run: str | os.PathLike[str]) -> Self:
+        """Read the report of a run folder, or of a report.json of its own.
+
+        >>> Report.load("results/model-2026-11-18-001").plan.micro_batch
+        64
+        """
+        from autoaccum.report import files
+
+        report = files.read(Path(run))
+        return cls(**{name: getattr(report, name) for name in cls.__dataclass_fields__})
+
+    def to_frame(self, table: str = "samples") -> pd.DataFrame:
+        """Give a table as pandas has it: "samples", "plans" or "tuning"; the columns are those of the CSV file.
+
+        >>> report.to_frame("tuning").sort_values("update_seconds").head(3)
+        """
+        from autoaccum.report import tables
+
+        if table not in tables.FRAMES:
+            raise UsageError(f'there is no table "{table}": use {", ".join(tables.FRAMES)}')
+        return tables.FRAMES[table](self)
+
+    def plot(self, chart: str = "memory") -> go.Figure:
+        """Give a chart as a plotly figure: "memory", "speed", "history", "knobs" or "tradeoff".
+
+        >>> report.plot("memory").show()
+        """
+        from autoaccum.report import charts
+
+        if chart not in charts.CHARTS:
+            raise UsageError(f'there is no chart "{chart}": use {", ".join(charts.CHARTS)}')
+        figure = charts.CHARTS[chart](self)
+        if figure is None:
+            raise UsageError(f"this run has nothing to draw for {chart}")
+        return figure
+
+    def replan(
+        self,
+        *,
+        target_batch: int | None = None,
+        memory_budget: str | int | None = None,
+        world_size: int | None = None,
+        split: str | None = None,
+    ) -> Plan:
+        """Give the plan for another target, budget or number of ranks, from what this run measured, on no device.
+
+        >>> report.replan(target_batch=1024).accumulation_steps
+        16
+        """
+        from autoaccum.report.replanning import replan
+
+        return replan(
+            self, target_batch=target_batch, memory_budget=memory_budget, world_size=world_size, split=split
+        ).plan
+
+    def _repr_html_(self) -> str:
+        said = "".join(f"<li>{html.escape(text)}</li>" for text in (*self.warnings, *self.advice))
+        answer = self.plan._repr_html_() if self.plan is not None else f"<p>no plan: {html.escape(self.status)}</p>"
+        rows = self.to_frame("samples").drop(columns=["message", "options"]).to_html(index=False, na_rep="", border=0)
+        trials = f"<details><summary>{len(self.samples)} trials</summary>{rows}</details>"
+        return f"<div><b>{html.escape(self.workload)}</b>{answer}<ul>{said}</ul>{trials}</div>"

@@ -1,9 +1,9 @@
-"""The tables of a report: raw bytes and seconds, a row for each sample or plan."""
+"""The tables of a report: raw bytes and seconds, a row for each sample, plan or tuning trial. The home of pandas."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -68,10 +68,14 @@ TUNING_COLUMNS = {
     "message": "string",
 }
 
+# What a spreadsheet takes for the start of a formula; some look behind tabs and line ends.
+_FORMULA = tuple("=+-@＝＋－＠")
+_CONTROL = tuple("\t\r\n\0")
+
 
 def samples_frame(report: Report) -> pd.DataFrame:
     """Give a row for each trial, in the order in which they were run."""
-    rows = [{**asdict(sample), "options": json.dumps(sample.options)} for sample in report.samples]
+    rows = [{**sample.to_dict(), "options": json.dumps(sample.options)} for sample in report.samples]
     return _frame(rows, SAMPLE_COLUMNS)
 
 
@@ -79,7 +83,7 @@ def plans_frame(report: Report) -> pd.DataFrame:
     """Give a row for each plan, best first; lists are written as JSON."""
     rows = [
         {
-            **asdict(plan),
+            **plan.to_dict(),
             "rank": rank,
             "micro_batches": json.dumps(plan.micro_batches),
             "options": json.dumps(plan.options),
@@ -93,10 +97,32 @@ def tuning_frame(report: Report) -> pd.DataFrame:
     """Give a row for each trial of the tuning, with a column for each knob."""
     tuning = report.tuning
     rows = [
-        {**asdict(row), **asdict(of_options(row.options)), "best": tuning is not None and row.trial == tuning.best}
+        {**row.to_dict(), **of_options(row.options).to_dict(), "best": tuning is not None and row.trial == tuning.best}
         for row in (tuning.trials if tuning is not None else ())
     ]
     return _frame(rows, TUNING_COLUMNS)
+
+
+FRAMES: dict[str, Callable[[Report], pd.DataFrame]] = {
+    "samples": samples_frame,
+    "plans": plans_frame,
+    "tuning": tuning_frame,
+}
+COLUMNS = {"samples": SAMPLE_COLUMNS, "plans": PLAN_COLUMNS, "tuning": TUNING_COLUMNS}
+
+
+def to_csv(report: Report, table: str) -> str:
+    """Give a table as CSV, in which a spreadsheet finds no formula: such a text has an apostrophe before it."""
+    frame = FRAMES[table](report)
+    for name, kind in COLUMNS[table].items():
+        if kind == "string":
+            frame[name] = frame[name].map(_defused, na_action="ignore").astype("string")
+    return frame.to_csv(index=False, lineterminator="\n")
+
+
+def _defused(text: str) -> str:
+    """Give the text so that a spreadsheet does not run it: what begins as a formula, or after white space would."""
+    return f"'{text}" if text.lstrip()[:1] in _FORMULA or text[:1] in _CONTROL else text
 
 
 def _frame(rows: list[dict[str, Any]], columns: dict[str, str]) -> pd.DataFrame:

@@ -1,0 +1,184 @@
+"""The tables that people read, in the page and in the terminal: cells as text, each with what it is sorted by. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autoaccum.knobs.names import of_options, words
+from autoaccum.pictures.memory import parts_at
+from autoaccum.plans import Plan
+from autoaccum.records import Sample
+from autoaccum.report.record import Report
+from autoaccum.tuning.results import Fate, Measurement
+from autoaccum.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What is read, and what it is sorted by: a number, or the text itself."""
+
+    text: str
+    value: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sheet:
+    """A table with a name; `numeric` says of each column whether it is flush right."""
+
+    name: str
+    columns: tuple[str, ...]
+    numeric: tuple[bool, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+def trials(report: Report) -> Sheet:
+    """Give every trial of the search, and the confirming ones."""
+    names = ("trial", "phase", "micro-batch", "steps", "outcome", "peak", "of budget", "update", "samples/s", "message")
+    limit = None if report.budget is None else report.budget.limit_bytes
+    return _sheet("Trials", names, [_trial(sample, limit) for sample in report.samples], text=(1, 4, 9))
+
+
+def candidates(report: Report) -> Sheet:
+    """Give every trial of the tuning."""
+    names = (
+        "trial",
+        "outcome",
+        "micro-batch",
+        "steps",
+        "with",
+        "update",
+        "±",
+        "samples/s",
+        "peak",
+        "J/sample",
+        "message",
+    )
+    rows = () if report.tuning is None else report.tuning.trials
+    best = None if report.tuning is None else report.tuning.best
+    return _sheet("Tuning trials", names, [_candidate(row, row.trial == best) for row in rows], text=(1, 4, 10))
+
+
+def plans(report: Report) -> Sheet:
+    """Give the ranked plans."""
+    names = ("rank", "plan", "micro-batch", "steps", "peak", "headroom", "samples/s", "figures")
+    rows = [_plan(rank, plan) for rank, plan in enumerate(report.plans, start=1)]
+    return _sheet("Plans", names, rows, text=(1, 7))
+
+
+def memory(report: Report) -> Sheet:
+    """Give what holds the memory at the plan's micro-batch, by the fit."""
+    rows: list[list[Cell]] = []
+    if report.memory_model is not None and report.plan is not None:
+        size = report.plan.micro_batch
+        total = max(1, report.memory_model.device_bytes(size))
+        parts = parts_at(size, report.memory_model, report.model)
+        rows = [[Cell(part.name), _bytes(part.size_bytes), _share(part.size_bytes / total)] for part in parts]
+    return _sheet("Where the memory goes", ("part", "size", "share"), rows, text=(0,))
+
+
+def facts(report: Report) -> list[tuple[str, str]]:
+    """Give what was run, and where."""
+    found: list[tuple[str, object]] = [("workload", report.workload), ("created", report.created_at)]
+    if report.model is not None:
+        model = report.model
+        found.append(("model", f"{model.name}, {model.parameters:,} parameters, {format_bytes(model.parameter_bytes)}"))
+        found.append(("optimizer", model.optimizer))
+    if report.device is not None:
+        device = report.device
+        free = f"{format_bytes(device.free_bytes)} free of {format_bytes(device.total_bytes)}"
+        found.append(("device", f"{device.kind}: {device.name}, {free}"))
+    if report.request is not None:
+        found.append(("options", _asked(report)))
+    found += list(report.environment.items())
+    return [(name, str(value)) for name, value in found if value not in (None, "")]
+
+
+def _asked(report: Report) -> str:
+    if report.request is None:
+        return ""
+    request = report.request.to_dict()
+    left_out = ("workload", "workload_digest", "started_in")
+    return ", ".join(f"{key}={value}" for key, value in request.items() if key not in left_out and value is not None)
+
+
+def _trial(sample: Sample, limit: int | None) -> list[Cell]:
+    used = sample.device_used_bytes if sample.ok else None
+    return [
+        _number(sample.trial),
+        Cell(sample.phase),
+        _number(sample.micro_batch),
+        _number(sample.accumulation_steps),
+        Cell(str(sample.outcome).replace("_", " ")),
+        _bytes(used),
+        _share(None if used is None or not limit else used / limit),
+        _seconds(sample.step_seconds),
+        _speed(sample.samples_per_second),
+        Cell(sample.message),
+    ]
+
+
+def _candidate(row: Measurement, best: bool) -> list[Cell]:
+    spread = None
+    if row.update_seconds and row.update_seconds_low is not None and row.update_seconds_high is not None:
+        spread = (row.update_seconds_high - row.update_seconds_low) / row.update_seconds / 2
+    fates = {Fate.PRUNED: "slower: given up", Fate.OOM: "out of memory", Fate.INFEASIBLE: "not run: would not fit"}
+    return [
+        _number(row.trial),
+        Cell("the plan" if best else fates.get(row.outcome, str(row.outcome))),
+        _number(row.micro_batch),
+        _number(row.accumulation_steps),
+        Cell(", ".join(words(of_options(row.options)))),
+        _seconds(row.update_seconds),
+        _share(spread, digits=1),
+        _speed(row.samples_per_second),
+        _bytes(row.peak_bytes),
+        _number(row.joules_per_sample),
+        Cell(row.message),
+    ]
+
+
+def _plan(rank: int, plan: Plan) -> list[Cell]:
+    return [
+        _number(rank),
+        Cell(str(plan)),
+        _number(plan.micro_batch),
+        _number(plan.accumulation_steps),
+        _bytes(plan.peak_bytes),
+        _bytes(plan.headroom_bytes),
+        _speed(plan.samples_per_second),
+        Cell("measured" if plan.measured else "predicted"),
+    ]
+
+
+def _sheet(name: str, columns: tuple[str, ...], rows: Sequence[Sequence[Cell]], *, text: tuple[int, ...]) -> Sheet:
+    """Give the table without the columns that say nothing."""
+    told = [index for index in range(len(columns)) if any(row[index].text for row in rows)]
+    return Sheet(
+        name=name,
+        columns=tuple(columns[index] for index in told),
+        numeric=tuple(index not in text for index in told),
+        rows=tuple(tuple(row[index] for index in told) for row in rows),
+    )
+
+
+def _number(value: float | None) -> Cell:
+    return Cell("") if value is None else Cell(f"{value:.4g}" if isinstance(value, float) else str(value), value)
+
+
+def _bytes(value: int | None) -> Cell:
+    return Cell("") if value is None else Cell(format_bytes(value), value)
+
+
+def _share(value: float | None, digits: int = 0) -> Cell:
+    return Cell("") if value is None else Cell(f"{value:.{digits}%}", value)
+
+
+def _seconds(value: float | None) -> Cell:
+    if value is None:
+        return Cell("")
+    return Cell(f"{value:.3g} s" if value >= 1 else f"{value * 1000:.3g} ms", value)
+
+
+def _speed(value: float | None) -> Cell:
+    return Cell("") if value is None else Cell(f"{value:.0f}" if value >= 100 else f"{value:.3g}", value)

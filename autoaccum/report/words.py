@@ -1,0 +1,34 @@
+"""A run in words: the answer in one sentence, and the line to paste. Pure."""
+
+from __future__ import annotations
+
+from autoaccum.plans import Plan
+from autoaccum.report.record import Report, Status
+from autoaccum.units import format_bytes
+
+
+def sentence(report: Report) -> str:
+    """Give the answer in one sentence; where there is none, why."""
+    plan, budget = report.plan, report.budget
+    if plan is not None:
+        peak = "" if plan.peak_bytes is None else f", peak {format_bytes(plan.peak_bytes)}"
+        of = "" if not peak or budget is None else f" of {format_bytes(budget.limit_bytes)}"
+        speed = "" if plan.samples_per_second is None else f", {plan.samples_per_second:.4g} samples/s"
+        return f"Train with {plan}{peak}{of}{speed}."
+    limit = "" if budget is None else f" of {format_bytes(budget.limit_bytes)}"
+    return {
+        Status.NOTHING_FITS: f"Nothing fits: not even the smallest micro-batch runs within the budget{limit}.",
+        Status.FAILED: f"No plan: {report.samples[-1].message if report.samples else 'the run failed'}",
+        Status.INTERRUPTED: "Interrupted: this is what was measured until then.",
+        Status.RUNNING: "Not finished: this is what was measured so far.",
+        Status.PLANNED: "No plan.",
+    }[report.status]
+
+
+def code(plan: Plan) -> str:
+    """Give the line to paste into a training script. The last micro-batch of `Plan.of` takes the rest."""
+    ranks = f", world_size={plan.world_size}" if plan.world_size > 1 else ""
+    options = f", options={plan.options!r}" if plan.options else ""
+    return (
+        f"plan = autoaccum.Plan.of(target_batch={plan.effective_batch}, micro_batch={plan.micro_batch}{ranks}{options})"
+    )
