@@ -14,7 +14,7 @@ GPU_BIN := $(GPU_VENV)/bin
 GPU_TORCH ?= 2.15.0
 # What torch and autoaccum import, and the test tools: torch itself is installed apart, without its dependencies.
 GPU_NEEDS := numpy filelock typing-extensions sympy networkx jinja2 fsspec setuptools \
-    nvidia-ml-py optuna pandas click rich pytest pytest-timeout coverage
+    nvidia-ml-py optuna pandas click rich plotly pytest pytest-timeout coverage
 
 GPU_PIP := $(GPU_BIN)/python -m pip install --quiet --disable-pip-version-check
 

@@ -26,7 +26,7 @@ LAYERS = [
     ["oom", "generators", "pipes"],
     ["workload", "batch", "device"],
     ["knobs"],
-    ["training"],
+    ["training", "pictures"],
     ["plans"],
     ["trial"],
     ["subject"],
@@ -41,6 +41,7 @@ LAYERS = [
     ["watching"],
     ["pipeline", "environment", "display", "live"],
     ["verification"],
+    ["commands"],
     ["cli"],
     ["__init__", "__main__"],
 ]

@@ -1,0 +1,34 @@
+"""autoaccum report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from autoaccum.commands.options import option, print_answer
+
+
+@click.command()
+@click.argument("run", metavar="RUN")
+@option("--plot", metavar="FILE", help="Only draw memory against the micro-batch: .svg, .png or .pdf.")
+def report(run: str, plot: str | None) -> None:
+    """Make the CSV files and report.html of RUN again, from its report.json.
+
+    \b
+    Examples:
+      autoaccum report results/model-2026-11-18-001
+      autoaccum report results/model-2026-11-18-001 --plot memory.svg
+    """
+    from autoaccum.pictures.memory import picture
+    from autoaccum.pictures.static import draw
+    from autoaccum.report import files
+
+    found = files.read(Path(run))
+    if plot is not None:
+        draw(picture(found.evidence), Path(plot))
+        print_answer(f"drew  {plot}")
+        return
+    folder = Path(run).parent if Path(run).suffix == ".json" else Path(run)
+    files.rebuild(found, folder)
+    print_answer(f"wrote  {folder}/  {'  '.join(files.MADE)}")

@@ -1,0 +1,168 @@
+"""Reports of made-up runs, for what is made from a report: a whole one, and runs that ended early."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from autoaccum.fit import fit_memory
+from autoaccum.plans import Plan
+from autoaccum.records import Bracket, Budget, DeviceInfo, ModelInfo, Outcome, Request, Sample
+from autoaccum.report.record import Report, Status
+from autoaccum.tuning.results import Duel, Fate, Measurement, Tuning
+from autoaccum.units import GIB, MIB
+
+TARGET, LIMIT = 512, 20 * GIB
+KNOBS: tuple[dict[str, Any], ...] = (
+    {},
+    {"optimizer": "fused"},
+    {"precision": "bf16"},
+    {"precision": "bf16", "optimizer": "fused"},
+    {"checkpoint": "all"},
+)
+
+
+def peak(size: int) -> int:
+    return 3 * GIB + 250 * MIB * size
+
+
+def ran(trial: int, size: int, **more: Any) -> Sample:
+    values: dict[str, Any] = {
+        "trial": trial,
+        "phase": "grow",
+        "micro_batch": size,
+        "accumulation_steps": 2,
+        "outcome": Outcome.OK,
+        "peak_allocated_bytes": peak(size) - 300 * MIB,
+        "peak_reserved_bytes": peak(size),
+        "device_used_bytes": peak(size) + 400 * MIB,
+        "step_seconds": 0.02 + 0.004 * size,
+        "samples_per_second": 2 * size / (0.02 + 0.004 * size),
+        "alloc_retries": 0,
+        "optimizer_seconds": 0.012,
+        "forward_seconds": 0.001 * size,
+    }
+    return Sample(**{**values, **more})
+
+
+def failed(trial: int, size: int, outcome: Outcome = Outcome.OOM, message: str = "out of memory") -> Sample:
+    return Sample(
+        trial=trial, phase="grow", micro_batch=size, accumulation_steps=2, outcome=outcome, message=message
+    )  # fmt: skip
+
+
+def measured(trial: int, size: int, options: dict[str, Any], **more: Any) -> Measurement:
+    speed = 200 * size / (size + 8) * (1.3 if "precision" in options else 1.0) * (1.1 if "optimizer" in options else 1)
+    values: dict[str, Any] = {
+        "trial": trial,
+        "outcome": Fate.OK,
+        "micro_batch": size,
+        "accumulation_steps": TARGET // size,
+        "options": options,
+        "update_seconds": TARGET / speed,
+        "update_seconds_low": 0.99 * TARGET / speed,
+        "update_seconds_high": 1.02 * TARGET / speed,
+        "windows": 12,
+        "samples_per_second": speed,
+        "peak_bytes": int(peak(size) * (0.6 if "precision" in options else 1.0)) + 400 * MIB,
+        "joules_per_sample": 120 / speed,
+        "forward_seconds": 0.3 * TARGET / speed,
+        "optimizer_seconds": 0.012,
+        "process": "host:1",
+    }
+    return Measurement(**{**values, **more})
+
+
+def tuning(trials: int = 16) -> Tuning:
+    rows = [measured(number, 2 ** (number % 7), KNOBS[number // 7 % len(KNOBS)]) for number in range(trials)]
+    rows[3] = replace(rows[3], outcome=Fate.PRUNED)
+    rows.append(
+        Measurement(
+            trial=trials, outcome=Fate.OOM, micro_batch=128, accumulation_steps=4, message="out of memory",
+        )
+    )  # fmt: skip
+    best = min((row for row in rows if row.outcome is Fate.OK), key=lambda row: row.update_seconds or 0)
+    return Tuning(
+        objective="throughput",
+        study="model-512",
+        storage="study.journal",
+        seconds=58.0,
+        seconds_allowed=60.0,
+        allowed=("bf16", "checkpoint", "fused"),
+        unsupported={"tf32": "no CUDA"},
+        best=best.trial,
+        largest=6,
+        trials=tuple(rows),
+        duels=(
+            Duel(incumbent=6, challenger=best.trial, ratio=0.8, ratio_low=0.7, ratio_high=0.9, rounds=3,
+                 winner=best.trial),
+        ),
+    )  # fmt: skip
+
+
+def report(**more: Any) -> Report:
+    """A run that went well."""
+    samples = (
+        *(ran(number, size) for number, size in enumerate((2, 4, 8, 16, 32, 64), start=1)),
+        failed(7, 128),
+        ran(8, 64, phase="confirm", accumulation_steps=8, fresh=True),
+    )
+    plan = Plan(
+        micro_batch=64,
+        accumulation_steps=8,
+        micro_batches=(64,) * 8,
+        world_size=1,
+        effective_batch=TARGET,
+        peak_bytes=samples[-1].device_used_bytes,
+        headroom_bytes=LIMIT - (samples[-1].device_used_bytes or 0),
+        samples_per_second=230.5,
+        measured=True,
+    )
+    smaller = replace(plan, micro_batch=32, accumulation_steps=16, micro_batches=(32,) * 16, measured=False)
+    values: dict[str, Any] = {
+        "created_at": "2026-01-02T03:04:05+00:00",
+        "status": Status.PLANNED,
+        "environment": {"autoaccum": "0.1.0", "torch": "2.13.0", "cuda": None},
+        "device": DeviceInfo(
+            kind="cuda",
+            name="A Card",
+            uuid="GPU-1",
+            total_bytes=24 * GIB,
+            free_bytes=23 * GIB,
+            overhead_bytes=400 * MIB,
+        ),
+        "budget": Budget(limit_bytes=LIMIT, reserve_bytes=0, source="user"),
+        "workload": "model.py",
+        "model": ModelInfo(
+            name="GPT", parameters=10**8, parameter_bytes=4 * 10**8, gradient_bytes=4 * 10**8,
+            gradient_dtype="float32", optimizer="AdamW", beta1=0.9, optimizer_state_bytes=8 * 10**8,
+        ),
+        "target_batch": TARGET,
+        "world_size": 1,
+        "samples": samples,
+        "bracket": Bracket(largest_ok=64, smallest_failed=128),
+        "memory_model": fit_memory(samples),
+        "plan": plan,
+        "plans": (plan, smaller),
+        "tuning": None,
+        "warnings": ("layer 3 (BatchNorm2d) couples the samples of a batch",),
+        "advice": ("leave the learning rate as it is",),
+        "request": Request(workload="model.py", target_batch=TARGET, memory_budget="20GiB"),
+    }  # fmt: skip
+    return Report(**{**values, **more})
+
+
+def without_plan(status: Status, *samples: Sample, **more: Any) -> Report:
+    """A run that ended early, with these trials."""
+    largest = max((s.micro_batch for s in samples if s.ok), default=None)
+    failed_sizes = [s.micro_batch for s in samples if not s.ok]
+    return report(
+        status=status,
+        samples=samples,
+        bracket=Bracket(largest_ok=largest, smallest_failed=min(failed_sizes, default=None)),
+        memory_model=fit_memory(samples),
+        plan=None,
+        plans=(),
+        advice=(),
+        **more,
+    )
