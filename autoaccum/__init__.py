@@ -16,12 +16,14 @@ One straight line, a room for each step:
     confirm.py    the best plan once more, in a fresh process, as training will be
     planning.py   the line from search to confirm, for a file and for live objects
     recipe.py     what the plan means for learning rate and warm-up
-    report/       JSON, CSV
+    report/       JSON, CSV, HTML; other questions answered from a saved run; two runs compared
     pipeline.py   the line itself; advice.py says what to do when it ends without a plan
-    cli.py        the command line; checks.py sees what is wrong with it, display.py shows progress (watching.py)
+    cli.py        the command line, with a file for each command in commands/; checks.py sees what is wrong with it
+    display/      the terminal: progress (watching.py), and the tables of saved runs
 
 Beside it, each with a map of its own:
 
+    pictures/     memory against the micro-batch, as a figure and as a file
     knobs/        precision, checkpointing, compile ...: how each is turned, in trials and in training
     training/     plan.stepper and plan.windows: the step that accumulates correctly
     live/         autoaccum.plan: the same line for live objects, with everything put back at its end

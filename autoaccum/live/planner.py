@@ -17,6 +17,7 @@ from autoaccum.device.base import budget_for
 from autoaccum.device.live import LiveDevice, open_live
 from autoaccum.equivalence.couplings import warnings_for
 from autoaccum.errors import AutoaccumError, AutoaccumWarning, UsageError, WorkloadError
+from autoaccum.fit import fit_memory
 from autoaccum.interrupts import then_restore
 from autoaccum.live import cache as caches
 from autoaccum.live.ambient import Ambient
@@ -26,7 +27,7 @@ from autoaccum.live.state import Snapshot, restore_all
 from autoaccum.planning import find_plans
 from autoaccum.plans import Plan, rank_share
 from autoaccum.recipe import low_precision
-from autoaccum.records import ModelInfo, Outcome, Request, Sample, Trial
+from autoaccum.records import Evidence, ModelInfo, Outcome, Request, Sample, Trial
 from autoaccum.solve import SPLITS
 from autoaccum.trial import Runner, model_info
 from autoaccum.units import format_bytes, parse_budget
@@ -112,7 +113,9 @@ class _Probe:
         self._warn(*low_precision(best, model_info(subject.parts())))
         if self._cache is not None and key is not None:
             self._warn(*caches.save(self._cache, key, best, budget, held_bytes))
-        return best
+        samples = tuple(lab.samples)
+        evidence = Evidence(samples=samples, memory_model=fit_memory(samples), budget=budget, model=lab.model)
+        return replace(best, evidence=evidence)
 
     def restore(self) -> None:
         """Put everything back, whatever happened."""
