@@ -259,4 +259,5 @@ class _Run:
             warnings=tuple(lab.warnings),
             advice=(*said, *(prices(plans[0], self._found.tuning, lab.samples) if plans else ())),
             request=replace(request, storage=shown(request.storage)),
+            folder=self._folder,
         )

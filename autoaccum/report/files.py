@@ -6,6 +6,7 @@ import json
 import os
 import re
 from contextlib import suppress
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -77,7 +78,7 @@ def read(run: Path) -> Report:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         _check_version(data["schema_version"], path)
-        return Report.from_dict(data)
+        return replace(Report.from_dict(data), folder=path.parent)
     except FileNotFoundError:
         hint = "give the folder of a run, such as results/model-2026-11-18-001"
         raise UsageError(f"{run} holds no report.json: {hint}") from None

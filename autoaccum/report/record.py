@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -54,6 +54,7 @@ class Report(Record):
     warnings: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()  # what the plan means for the recipe, and what it costs
     request: Request | None = None  # as asked, so that the run can be continued
+    folder: Path | None = field(default=None, compare=False, metadata={"transient": True})  # where it is written
 
     def __post_init__(self) -> None:
         if self.plan is not None:  # so that it can show what it rests on
