@@ -41,11 +41,16 @@ def test_a_challenger_is_faster_where_the_interval_of_the_ratio_leaves_1_out() -
     assert compare(fast, slow, 2).slower
 
 
-def test_a_few_windows_settle_nothing() -> None:
-    found = compare([1.0] * 6, [0.5] * 6, 2)
+def test_a_few_windows_settle_nothing_unless_they_are_far_apart() -> None:
+    near, far = compare([1.0] * 6, [0.96] * 6, 2), compare([1.0] * 4, [0.5] * 4, 2)
 
-    assert not found.faster
-    assert not found.settled
+    assert not near.faster
+    assert not near.settled
+    assert far.faster
+
+
+def test_three_windows_settle_nothing() -> None:
+    assert not compare([1.0] * 3, [0.5] * 3, 2).settled
 
 
 def test_a_challenger_within_the_noise_is_neither() -> None:

@@ -103,15 +103,50 @@ def test_checkpointing_is_tried_at_the_limit_and_then_with_the_room_that_it_make
 
     done = [seen(of(16), 1.0), seen(of(4), 2.0)]
     tried = []
-    for _ in range(4):
+    for _ in range(5):
         next_ = propose(done, space, fits)
         if next_ is None:
             break
         tried.append(next_)
         done.append(seen(next_, 1.3))
 
-    assert tried[:2] == [of(16, checkpoint="half"), of(16, checkpoint="all")]
+    assert tried[:3] == [of(8), of(16, checkpoint="half"), of(16, checkpoint="all")]
     assert of(64, checkpoint="all") in tried
+
+
+def test_a_knob_that_helped_at_one_size_is_turned_at_the_best_one() -> None:
+    space = space_of(64, FUSED)
+    done = [seen(of(64), 1.3), seen(of(64, optimizer="fused"), 1.2), seen(of(16), 1.0), seen(of(4), 2.0)]
+
+    assert propose(done, space, all_fit) == of(16, optimizer="fused")
+
+
+def test_of_knobs_that_hold_the_same_memory_only_the_fastest_go_on_to_larger_sizes() -> None:
+    space = space_of(64, {"precision": (None, "bf16"), **FUSED})
+
+    def fits(candidate: Candidate) -> bool:
+        return candidate.micro_batch <= (64 if candidate.knobs.precision == "bf16" else 16)
+
+    done = [
+        seen(of(16), 1.0), seen(of(4), 2.0), seen(of(16, precision="bf16"), 0.9),
+        seen(of(16, precision="bf16", optimizer="fused"), 0.8), seen(of(64, precision="bf16", optimizer="fused"), 0.7),
+    ]  # fmt: skip
+
+    assert propose(done, space, fits) != of(64, precision="bf16")
+
+
+def test_the_sizes_beside_the_best_come_last() -> None:
+    space = space_of(60)
+    done = [seen(of(size), 2.0 if size != 10 else 1.0) for size in (60, 30, 15, 12, 10, 5, 4, 3, 2, 1)]
+
+    assert propose(done, space, all_fit) == of(6)
+
+
+def test_no_valley_is_looked_for_between_sizes_that_are_clearly_slower() -> None:
+    space = space_of(64)
+    done = [seen(of(64), 1.0), seen(of(32), 1.0), seen(of(16), 2.0), seen(of(1), 9.0)]
+
+    assert propose(done, space, all_fit) is None
 
 
 def test_what_runs_elsewhere_is_not_proposed_again() -> None:

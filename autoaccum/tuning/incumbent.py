@@ -61,16 +61,17 @@ class Incumbent:
         best = self.row
         if best is None:
             return
+        lost = {duel.challenger for duel in self._study.duels() if duel.winner == duel.incumbent == best.trial}
         rows = [row for row in self._study.measurements() if row.outcome is Fate.OK and self._simpler(row, best)]
-        close = [row for row in rows if self.value(row) < self.value(best) * _NOISE]
+        close = [row for row in rows if row.trial not in lost and self.value(row) < self.value(best) * _NOISE]
         if close:
             key = self._study.space.simplicity
             self._fight(best, min(close, key=lambda row: key(candidate_of(row))), seconds())
 
     def _promising(self, row: Measurement, best: Measurement) -> bool:
-        """Whether a duel is worth its time: the challenger looks faster, or is simpler and hardly slower."""
+        """Whether a duel is worth its time: the challenger might win it, or is simpler and hardly slower."""
         ratio = self.value(row) / self.value(best)
-        return ratio < 1.0 or (ratio < _NOISE and self._simpler(row, best))
+        return ratio < 1.0 - self._stopwatch.worth / 2 or (ratio < _NOISE and self._simpler(row, best))
 
     def _fight(self, best: Measurement, row: Measurement, seconds: float) -> None:
         plans = self._study.space.plans
@@ -100,7 +101,7 @@ class Incumbent:
             return found.faster and found.ratio < 1 / self._worth_uneven
         if self._worth_uneven > 1.0 and even and not was_even and len(row.options) <= len(best.options):
             return found.ratio < self._worth_uneven
-        return found.faster or (not found.slower and self._simpler(row, best))
+        return found.faster or (found.decisive and not found.slower and self._simpler(row, best))
 
     def _crown(self, row: Measurement) -> None:
         self.number = row.trial

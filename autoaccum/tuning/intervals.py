@@ -14,7 +14,8 @@ from statistics import median
 
 _LEVEL = 0.95
 WORTH = 0.01  # what is gained by less is not worth a knob
-_DECISIVE = 7
+_DECISIVE, _DECISIVE_IF_FAR = 7, 4  # windows of each side
+_FAR = 0.05
 _DUEL_Z = 3.0  # an interval at 99.7 %: a duel looks after every round, and a tuning has several
 _MOST_OF_A_SIDE = 200
 WORTH_ACROSS_PROCESSES = 0.02  # as much may lie in how a process happens to be laid out
@@ -70,8 +71,12 @@ class Comparison:
 
     @property
     def decisive(self) -> bool:
-        """Whether there are enough windows to say anything: seven and seven part by chance in 1 case of 1716."""
-        return self.windows >= _DECISIVE
+        """Whether there are enough windows to say anything: seven and seven part by chance in 1 case of 1716.
+
+        Where all of one side are far from all of the other, four of each will do.
+        """
+        far = self.high < 1.0 - _FAR or self.low > 1.0 + _FAR
+        return self.windows >= (_DECISIVE_IF_FAR if far else _DECISIVE)
 
     @property
     def faster(self) -> bool:

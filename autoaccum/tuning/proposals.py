@@ -15,14 +15,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from autoaccum.records import Knobs
+from autoaccum.tuning.memory import kind_of
 from autoaccum.tuning.results import Fate
 from autoaccum.tuning.space import Candidate, Space
 
 _STRIDE = 4  # from one size of the first ladder to the next
 _CLEARLY = 1.15  # so much slower than the best, and still smaller sizes are not tried
 _APART = 1.3  # sizes closer than this factor are hardly different
-_VALLEY = 1.4  # a size so far from its measured neighbours may be unlike both
-_SLOWER = 1.02  # by which a knob is taken to do harm
+_VALLEY = 1.25  # a size so far from its measured neighbours may be unlike both
+_SLOWER, _FASTER = 1.02, 0.99  # times as long: a knob is taken to do harm, or good
 _TRADES = ("checkpoint", "expandable_segments")  # no faster at the same size: for the room that they make
 
 
@@ -71,11 +72,15 @@ def _ideas(seen: Sequence[Seen], space: Space, fits: Fits) -> Iterator[Candidate
     if best is None:
         return
     yield from _turned(best.candidate, seen, space, fits, trades=False)
-    if _room_may_pay(best, seen, space, fits):
+    yield from _proven(best.candidate, seen, space)
+    room_may_pay = _room_may_pay(best, seen, space, fits)
+    if room_may_pay:
         yield from _roomy(seen, space, fits)
-        yield from _turned(best.candidate, seen, space, fits, trades=True)
     yield from _between(best.candidate, seen, space, fits)
-    yield from _gaps(best.candidate, seen, space, fits)
+    if room_may_pay:
+        yield from _turned(best.candidate, seen, space, fits, trades=True)
+    yield from _gaps(best, seen, space, fits)
+    yield from _beside(best.candidate, seen, space, fits)
 
 
 def _ladder(seen: Sequence[Seen], space: Space, fits: Fits) -> Iterator[Candidate]:
@@ -106,6 +111,13 @@ def _turned(best: Candidate, seen: Sequence[Seen], space: Space, fits: Fits, *, 
                 yield Candidate(micro_batch=sizes[-1], knobs=knobs)
 
 
+def _proven(best: Candidate, seen: Sequence[Seen], space: Space) -> Iterator[Candidate]:
+    """Give the best with one knob turned that made some other candidate faster."""
+    for name, value in sorted(_changes(seen, space, lambda ratio: ratio < _FASTER), key=str):
+        if getattr(best.knobs, name) != value:
+            yield replace(best, knobs=replace(best.knobs, **{name: value}))
+
+
 def _room_may_pay(best: Seen, seen: Sequence[Seen], space: Space, fits: Fits) -> bool:
     """Whether larger micro-batches than now fit might be faster: the largest so far is not clearly slower."""
     if best.candidate.micro_batch == max(space.sizes):
@@ -116,14 +128,19 @@ def _room_may_pay(best: Seen, seen: Sequence[Seen], space: Space, fits: Fits) ->
 
 
 def _roomy(seen: Sequence[Seen], space: Space, fits: Fits) -> Iterator[Candidate]:
-    """Give the largest size of each set of knobs that has made room for larger ones, the fastest sets first."""
+    """Give the largest size of each set of knobs that has made room for larger ones, the fastest sets first.
+
+    Of sets that hold the same memory only the fastest is taken further.
+    """
     fastest: dict[Knobs, float] = {}
     for each in _valued(seen):
         fastest[each.candidate.knobs] = min(each.value or math.inf, fastest.get(each.candidate.knobs, math.inf))
+    tried: set[Knobs] = set()
     for knobs in sorted(fastest, key=lambda knobs: fastest[knobs]):
         fitting, measured = _fitting(knobs, space, fits), _sizes_seen(knobs, seen, space)
-        if fitting and fitting[-1] > measured[-1] * _APART:
+        if kind_of(knobs) not in tried and fitting and fitting[-1] > measured[-1] * _APART:
             yield Candidate(micro_batch=fitting[-1], knobs=knobs)
+        tried.add(kind_of(knobs))
 
 
 def _between(best: Candidate, seen: Sequence[Seen], space: Space, fits: Fits) -> Iterator[Candidate]:
@@ -137,14 +154,36 @@ def _between(best: Candidate, seen: Sequence[Seen], space: Space, fits: Fits) ->
             yield Candidate(micro_batch=_nearest(between, math.sqrt(max(1, low) * high)), knobs=best.knobs)
 
 
-def _gaps(best: Candidate, seen: Sequence[Seen], space: Space, fits: Fits) -> Iterator[Candidate]:
-    """Give the size that is farthest from all that were measured, with the best knobs: a valley may lie there."""
-    measured = sorted({each.candidate.micro_batch for each in seen})
-    inner = [size for size in _fitting(best.knobs, space, fits) if measured[0] < size < measured[-1]]
-    far = {size: min(abs(math.log(size / other)) for other in measured) for size in inner}
-    farthest = max(far, key=lambda size: far[size], default=0)
+def _gaps(best: Seen, seen: Sequence[Seen], space: Space, fits: Fits) -> Iterator[Candidate]:
+    """Give the size that is farthest from all that were measured, with the best knobs: a valley may lie there.
+
+    Between sizes that are both clearly slower none is looked for.
+    """
+    fastest: dict[int, float] = {}
+    for each in _valued(seen):
+        size = each.candidate.micro_batch
+        fastest[size] = min(each.value or math.inf, fastest.get(size, math.inf))
+    near = (best.value or math.inf) * _CLEARLY
+    taken = {each.candidate.micro_batch for each in seen}
+    far: dict[int, float] = {}
+    for size in set(_fitting(best.candidate.knobs, space, fits)) - taken:
+        below = max((other for other in fastest if other < size), default=0)
+        above = min((other for other in fastest if other > size), default=0)
+        if below and above and min(fastest[below], fastest[above]) <= near:
+            far[size] = min(math.log(size / below), math.log(above / size))
+    farthest = max(far, key=lambda size: (far[size], size), default=0)
     if farthest and far[farthest] > math.log(_VALLEY):
-        yield Candidate(micro_batch=farthest, knobs=best.knobs)
+        yield Candidate(micro_batch=farthest, knobs=best.candidate.knobs)
+
+
+def _beside(best: Candidate, seen: Sequence[Seen], space: Space, fits: Fits) -> Iterator[Candidate]:
+    """Give the next larger and the next smaller size, with the best knobs: where a step or a wave ends."""
+    sizes = _fitting(best.knobs, space, fits)
+    if best.micro_batch in sizes:
+        place = sizes.index(best.micro_batch)
+        for index in (place + 1, place - 1):
+            if 0 <= index < len(sizes):
+                yield Candidate(micro_batch=sizes[index], knobs=best.knobs)
 
 
 def _sizes_seen(knobs: Knobs, seen: Sequence[Seen], space: Space) -> list[int]:
@@ -167,13 +206,18 @@ def _failing(seen: Sequence[Seen], space: Space) -> set[Turn]:
 
 def _harmful(seen: Sequence[Seen], space: Space) -> set[Turn]:
     """Give the values of knobs that made some candidate slower than it was, at the same size: others they would too."""
+    return _changes(seen, space, lambda ratio: ratio > _SLOWER)
+
+
+def _changes(seen: Sequence[Seen], space: Space, matters: Callable[[float], bool]) -> set[Turn]:
+    """Give the values of knobs with which some candidate took so many times as long as with another value."""
     values = {each.candidate: each.value for each in _valued(seen)}
     found: set[Turn] = set()
     for candidate, value in values.items():
         for name in space.values:
             for other in space.values[name]:
                 without = values.get(replace(candidate, knobs=replace(candidate.knobs, **{name: other})))
-                if value is not None and without is not None and value > without * _SLOWER:
+                if value is not None and without is not None and matters(value / without):
                     found.add((name, getattr(candidate.knobs, name)))
     return found
 

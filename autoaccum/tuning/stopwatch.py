@@ -102,6 +102,7 @@ class Stopwatch:
         self._bench = bench
         self._energy = energy
         self._fresh = fresh
+        self.worth = WORTH_ACROSS_PROCESSES if fresh else WORTH  # by how much a challenger must be faster
         self._own_processes = fresh and room_for_two  # in a duel: two can hold what one may hold
         self._clock = clock
 
@@ -150,11 +151,10 @@ class Stopwatch:
                     if not sample.ok:
                         return sample
                 rounds += 1
-                worth = WORTH_ACROSS_PROCESSES if self._fresh else WORTH
                 values = [self._values(side) for side in sides]
                 late = rounds >= _ROUNDS[1] or self._clock() - began > seconds
                 if rounds >= _ROUNDS[0] and (late or all(values)):
-                    result = compare(values[0], values[1], rounds, worth)
+                    result = compare(values[0], values[1], rounds, self.worth)
                     if late or result.settled:
                         return result
         finally:

@@ -19,7 +19,7 @@ from autoaccum.tuning.study import Handle, Study
 
 _PRUNE_FROM = 2  # windows that a trial has, before it can be given up
 _SHARE_OF_A_TRIAL = 1 / 8  # of all the time, at most
-_SHARE_OF_A_DUEL = 1 / 4
+_SHARE_OF_A_DUEL, _SHARE_OF_A_LATE_DUEL = 1 / 4, 1 / 8
 _LEAST_SECONDS = 1.0  # that a trial has in any case
 _IN_VAIN = 20  # suggestions in a row that do not fit, until there are no better ones to come
 
@@ -83,7 +83,8 @@ class Tuner:
         return max(_LEAST_SECONDS, min(share * self.limits.seconds, self.limits.seconds - self.seconds))
 
     def _duel_seconds(self) -> float:
-        return self._at_most(_SHARE_OF_A_DUEL)
+        """Give the seconds of a duel; one that begins late may take longer than there is time, to be worth it."""
+        return max(_SHARE_OF_A_LATE_DUEL * self.limits.seconds, self._at_most(_SHARE_OF_A_DUEL))
 
     def _spent(self) -> int:
         rows = self.study.measurements()
