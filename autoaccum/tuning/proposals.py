@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from autoaccum.records import Knobs
 from autoaccum.tuning.memory import kind_of
@@ -37,7 +38,7 @@ class Seen:
 
 
 Fits = Callable[[Candidate], bool]
-Turn = tuple[str, object]  # a knob and its value
+Turn = tuple[str, Any]  # a knob and its value
 
 
 def propose(seen: Sequence[Seen], space: Space, fits: Fits) -> Candidate | None:
