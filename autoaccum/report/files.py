@@ -69,7 +69,8 @@ def remove(folder: Path) -> None:
 def as_json(report: Report) -> str:
     """Give the report as JSON for people too: a list of numbers stands on one line."""
     text = json.dumps(report.to_dict(), indent=2)
-    return re.sub(r"\[\s+(\d+(?:,\s+\d+)*)\s+\]", lambda found: "[" + re.sub(r"\s+", " ", found[1]) + "]", text)
+    # Line ends stand between values alone, never within a text.
+    return re.sub(r"\[\n\s+(\d+(?:,\n\s+\d+)*)\n\s+\]", lambda found: "[" + re.sub(r"\s+", " ", found[1]) + "]", text)
 
 
 def read(run: Path) -> Report:

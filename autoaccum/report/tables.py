@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable
 from typing import Any
@@ -117,7 +118,8 @@ def to_csv(report: Report, table: str) -> str:
     for name, kind in COLUMNS[table].items():
         if kind == "string":
             frame[name] = frame[name].map(_defused, na_action="ignore").astype("string")
-    return frame.to_csv(index=False, lineterminator="\n")
+    # All text in quotes: by itself the writer leaves a lone carriage return bare, behind which a row would begin.
+    return frame.to_csv(index=False, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
 
 
 def _defused(text: str) -> str:
@@ -126,8 +128,13 @@ def _defused(text: str) -> str:
 
 
 def _frame(rows: list[dict[str, Any]], columns: dict[str, str]) -> pd.DataFrame:
-    # Column by column: integers stay integers where others are missing.
+    # Column by column: integers stay integers where others are missing. A text that is not there is an empty one, for
+    # a CSV file cannot tell the two apart.
     series: dict[str, Any] = {
-        name: pd.Series([row[name] for row in rows], dtype=kind) for name, kind in columns.items()
+        name: pd.Series([_told(row[name], kind) for row in rows], dtype=kind) for name, kind in columns.items()
     }
     return pd.DataFrame(series)
+
+
+def _told(value: Any, kind: str) -> Any:
+    return "" if value is None and kind == "string" else value
