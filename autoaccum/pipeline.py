@@ -152,16 +152,28 @@ class _Run:
         except BaseException as error:
             partial: Report | None = getattr(error, "report", None)
             if self._folder is not None and partial is not None:
-                with undisturbed():
-                    files.write(partial, self._folder)
-                error.folder = self._folder  # type: ignore[attr-defined]
+                self._write_beside(error, partial, self._folder)
             elif self._folder is not None and self._before is None:
                 files.remove(self._folder)
             raise
         if self._folder is not None:
-            with undisturbed():
-                files.write(report, self._folder)
+            try:
+                with undisturbed():
+                    files.write(report, self._folder)
+            except Exception as error:
+                error.report = report  # type: ignore[attr-defined]  # the answer is not lost with the disk
+                raise
         return report
+
+    @staticmethod
+    def _write_beside(error: BaseException, partial: Report, folder: Path) -> None:
+        """Write what an error carries; where that fails too, the error stays the one to tell of."""
+        try:
+            with undisturbed():
+                files.write(partial, folder)
+            error.folder = folder  # type: ignore[attr-defined]
+        except UsageError as full:
+            error.report = replace(partial, warnings=(*partial.warnings, str(full)))  # type: ignore[attr-defined]
 
     def _answer(self) -> Report:
         """Walk the line; whatever ends it early carries the report so far."""
@@ -226,13 +238,19 @@ class _Run:
         )
         try:
             return tuning.run(plans)
+        except OSError as error:  # the journal's: the disk is full; what the search found stands
+            self._lab.warn(f"tuning ended early, its study cannot be written: {error.strerror or error}")
+            return None
         finally:
             self._found.tuning = tuning.results()
 
     def _save(self) -> None:
         """Keep what is known now, so that a run that is killed can be continued."""
         if self._folder is not None:
-            files.write_json(self._report(Status.RUNNING), self._folder)
+            try:
+                files.write_json(self._report(Status.RUNNING), self._folder)
+            except UsageError as error:  # a full disk may have room again at the end, and trials are dear
+                self._lab.warn(f"a trial was not kept: {error}")
 
     def _report(self, status: Status) -> Report:
         lab, plans, request = self._lab, self._found.plans, self._request

@@ -6,10 +6,8 @@ from datetime import date
 from pathlib import Path
 
 import pandas as pd
-import pytest
 
 from autoaccum.display import plan_line
-from autoaccum.errors import UsageError
 from autoaccum.plans import Plan
 from autoaccum.records import Bracket, Budget, DeviceInfo, MemoryModel, ModelInfo, Outcome, Sample
 from autoaccum.report import files
@@ -124,23 +122,6 @@ def test_run_folders_are_numbered_by_day(tmp_path: Path) -> None:
     names = [files.new_folder(tmp_path, spec, day).name for spec in ("a/model.py", "model.py:NAME", "b c<d>.py")]
 
     assert names == ["model-2026-11-16-001", "model-2026-11-16-002", "b-c-d-2026-11-16-001"]
-
-
-def test_a_file_that_cannot_be_written_leaves_the_old_one_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files.write(REPORT, tmp_path)
-
-    def full(self: Path, text: str, encoding: str, errors: str) -> int:
-        self.touch()
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(UsageError, match="No space left on device"):
-        files.write(replace(REPORT, target_batch=1), tmp_path)
-
-    assert files.read(tmp_path) == REPORT
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(files.NAMES)
 
 
 def test_the_plan_is_one_line() -> None:

@@ -79,10 +79,11 @@ def probe(
 
     def show(report: Report, folder: Path | None) -> None:
         display.close()
+        elsewhere = "" if folder is None else f"; the report is in {folder}"
         if as_json:
-            print_answer(as_json_text(report), f"; the report is in {folder}")
+            print_answer(as_json_text(report), elsewhere)
         elif report.plan is not None and report.budget is not None:
-            print_answer(plan_line(report.plan, report.budget), f"; the report is in {folder}")
+            print_answer(plan_line(report.plan, report.budget), elsewhere)
         for warning in report.warnings:
             display.say("warning", warning, style="yellow")
         if quiet:
@@ -97,9 +98,12 @@ def probe(
         if folder is not None:
             written = [name for name in (*NAMES, JOURNAL) if (folder / name).exists()]
             display.say("wrote", f"{folder}/  {'  '.join(written)}")
+
+    def draw_it(report: Report) -> None:
         if plot is not None and report.samples:
             draw(picture(report.evidence), Path(plot))
-            display.say("drew", plot)
+            if not quiet:
+                display.say("drew", plot)
 
     try:
         watcher, echo = None if quiet else display, display.echo if verbose else None
@@ -110,11 +114,18 @@ def probe(
         else:
             report, folder = pipeline.run(_request(options), out=Path(out), watcher=watcher, echo=echo)
         show(report, folder)
-    except (AutoaccumError, Interrupted) as error:
-        if error.report is not None:
-            show(error.report, error.folder)
-        if isinstance(error, Interrupted) and error.folder is not None and not quiet:
-            display.say("resume", f"autoaccum probe --resume {error.folder}")
+        draw_it(report)
+    except (Exception, Interrupted) as error:
+        so_far: Report | None = getattr(error, "report", None)
+        folder = getattr(error, "folder", None)
+        if so_far is not None:
+            show(so_far, folder)
+            try:
+                draw_it(so_far)
+            except AutoaccumError as other:  # the error that ended the run stays the one to tell of
+                display.say("warning", str(other), style="yellow")
+        if isinstance(error, Interrupted) and folder is not None and not quiet:
+            display.say("resume", f"autoaccum probe --resume {folder}")
         raise
     finally:
         display.close()

@@ -112,6 +112,7 @@ def _write_whole(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}; what was there before is whole") from error
+    finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
-        raise UsageError(f"{path} cannot be written: {error.strerror}; what was there before is whole") from error
