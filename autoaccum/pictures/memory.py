@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autoaccum.records import Evidence, MemoryModel, ModelInfo, Outcome, Sample
 
@@ -90,9 +90,12 @@ def parts_at(size: int, memory: MemoryModel, model: ModelInfo | None) -> list[Pa
         known.append(Part(name="gradients", size_bytes=model.gradient_bytes))
         if model.optimizer_state_bytes is not None:
             known.append(Part(name="optimizer state", size_bytes=model.optimizer_state_bytes))
-    rest = memory.device_bytes(size) - sum(part.size_bytes for part in known)
+    parts, rest = [], memory.device_bytes(size)
+    for part in known:  # a fit that lies too low has no room for all of them
+        parts.append(replace(part, size_bytes=min(part.size_bytes, rest)))
+        rest -= parts[-1].size_bytes
     name = "activations, temporary, cache" if model is not None else "model, activations, cache"
-    return [*known, Part(name=name, size_bytes=max(0, rest))]
+    return [*parts, Part(name=name, size_bytes=rest)]
 
 
 def _comparable(samples: Sequence[Sample]) -> list[Sample]:

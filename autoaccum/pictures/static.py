@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from autoaccum.errors import UsageError
@@ -11,6 +13,7 @@ from autoaccum.pictures.memory import Picture
 from autoaccum.units import format_bytes
 
 KINDS = (".svg", ".png", ".pdf")
+_UNDATED = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}  # the same run gives the same file
 
 
 def check_path(path: Path) -> None:
@@ -19,6 +22,10 @@ def check_path(path: Path) -> None:
         raise UsageError(f"--plot {path} is no picture: end its name in {', '.join(KINDS[:-1])} or {KINDS[-1]}")
     if not path.parent.is_dir():
         raise UsageError(f"--plot {path}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise UsageError(f"--plot {path} is a folder: give a file")
+    if not os.access(path.parent, os.W_OK):
+        raise UsageError(f"--plot {path}: nothing can be written into {path.parent}")
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -36,7 +43,7 @@ def draw(picture: Picture, path: Path) -> None:
     def scaled(values: Sequence[int]) -> list[float]:
         return [value / divisor for value in values]
 
-    # Text stays text in an SVG, and the same run gives the same file.
+    # Text stays text in an SVG, whose names are not drawn at random.
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "autoaccum", "font.size": 9}):
         figure = Figure(figsize=(6.4, 3.8), layout="constrained")
         axes = figure.add_subplot()
@@ -70,11 +77,14 @@ def draw(picture: Picture, path: Path) -> None:
         axes.set_ylim(bottom=0)
         axes.set_xlim(left=0)
         axes.spines[["top", "right"]].set_visible(False)
-        figure.legend(loc="outside right center", frameon=False)
+        if axes.get_legend_handles_labels()[0]:  # a run that ended at once has nothing to name
+            figure.legend(loc="outside right center", frameon=False)
         partial = path.with_name(f".{path.name}.partial{path.suffix}")
         try:
-            figure.savefig(partial, dpi=160, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+            figure.savefig(partial, dpi=160, metadata=_UNDATED.get(path.suffix.lower()))
             partial.replace(path)
         except OSError as error:
-            partial.unlink(missing_ok=True)
             raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+        finally:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)

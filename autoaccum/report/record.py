@@ -57,8 +57,11 @@ class Report(Record):
     folder: Path | None = field(default=None, compare=False, metadata={"transient": True})  # where it is written
 
     def __post_init__(self) -> None:
-        if self.plan is not None:  # so that it can show what it rests on
-            object.__setattr__(self, "plan", replace(self.plan, evidence=self.evidence))
+        # So that each can show what it rests on.
+        evidence = self.evidence
+        object.__setattr__(self, "plans", tuple(replace(plan, evidence=evidence) for plan in self.plans))
+        if self.plan is not None:
+            object.__setattr__(self, "plan", replace(self.plan, evidence=evidence))
 
     @property
     def evidence(self) -> Evidence:
