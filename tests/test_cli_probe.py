@@ -12,7 +12,7 @@ import pytest
 import autoaccum
 from autoaccum.isolate import Worker
 from autoaccum.records import Outcome, Trial
-from autoaccum.report.files import read
+from autoaccum.report.files import NAMES, read
 from autoaccum.units import MIB
 from tests.conftest import Cli, WriteWorkload
 
@@ -122,7 +122,7 @@ def test_the_run_folder_holds_the_report_and_its_tables(cli: Cli, workload: Writ
     ran = cli("probe", workload(), "--target-batch", "8", "--device", "cpu", "--json")
 
     (folder,) = (tmp_path / "results").iterdir()
-    assert sorted(p.name for p in folder.iterdir()) == ["plans.csv", "report.json", "samples.csv", "tuning.csv"]
+    assert sorted(p.name for p in folder.iterdir()) == sorted(NAMES)
     assert json.loads((folder / "report.json").read_text()) == ran.report
     samples = pd.read_csv(folder / "samples.csv")
     assert list(samples["micro_batch"]) == [s["micro_batch"] for s in ran.report["samples"]]

@@ -168,8 +168,8 @@ def _points(figure: go.Figure, name: str, points: Sequence[tuple[int, float]], c
 def _with_intervals(figure: go.Figure, name: str, rows: Sequence[Measurement], colour: str) -> None:
     speeds = [row.samples_per_second or 0.0 for row in rows]
     # An interval of times turned around is one of speeds.
-    highest = [s * (r.update_seconds or 0) / (r.update_seconds_low or 1) for s, r in zip(speeds, rows, strict=True)]
-    lowest = [s * (r.update_seconds or 0) / (r.update_seconds_high or 1) for s, r in zip(speeds, rows, strict=True)]
+    highest = [_at(row, row.update_seconds_low) for row in rows]
+    lowest = [_at(row, row.update_seconds_high) for row in rows]
     figure.add_scatter(
         x=[row.micro_batch for row in rows], y=speeds, name=name, mode="lines+markers",
         line={"color": colour, "width": 1}, marker={"size": 8},
@@ -180,6 +180,12 @@ def _with_intervals(figure: go.Figure, name: str, rows: Sequence[Measurement], c
         },
         hovertemplate="%{x}: %{y:.4g} samples/s<extra>" + name + "</extra>",
     )  # fmt: skip
+
+
+def _at(row: Measurement, seconds: float | None) -> float:
+    """Give the speed if an update took so long; without an interval, as it is."""
+    speed = row.samples_per_second or 0.0
+    return speed * row.update_seconds / seconds if row.update_seconds and seconds else speed
 
 
 def _front(rows: Sequence[Measurement]) -> list[Measurement]:

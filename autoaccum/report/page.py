@@ -10,9 +10,9 @@ import base64
 import hashlib
 import json
 from importlib.resources import files as resources
-from typing import Any
 
 from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from autoaccum.report import sheets
@@ -86,14 +86,8 @@ def _tiles(report: Report) -> list[tuple[str, str]]:
     return found
 
 
-def _own(name: str) -> str:
-    return resources("autoaccum.report").joinpath(name).read_text("utf-8")
-
-
-def _inline(script: str) -> Any:
+def _inline(script: str) -> Markup:
     """Give a script of ours as it may stand within the page: nothing in it ends it."""
-    from markupsafe import Markup
-
     return Markup(script.replace("</script", "<\\/script"))  # noqa: S704  (plotly's own code)
 
 

@@ -34,9 +34,21 @@ class Sheet:
 
 def trials(report: Report) -> Sheet:
     """Give every trial of the search, and the confirming ones."""
-    names = ("trial", "phase", "micro-batch", "steps", "outcome", "peak", "of budget", "update", "samples/s", "message")
+    names = (
+        "trial",
+        "phase",
+        "micro-batch",
+        "steps",
+        "with",
+        "outcome",
+        "peak",
+        "of budget",
+        "update",
+        "samples/s",
+        "message",
+    )
     limit = None if report.budget is None else report.budget.limit_bytes
-    return _sheet("Trials", names, [_trial(sample, limit) for sample in report.samples], text=(1, 4, 9))
+    return _sheet("Trials", names, [_trial(sample, limit) for sample in report.samples], text=(1, 4, 5, 10))
 
 
 def candidates(report: Report) -> Sheet:
@@ -109,6 +121,7 @@ def _trial(sample: Sample, limit: int | None) -> list[Cell]:
         Cell(sample.phase),
         _number(sample.micro_batch),
         _number(sample.accumulation_steps),
+        Cell(", ".join(words(of_options(sample.options)))),
         Cell(str(sample.outcome).replace("_", " ")),
         _bytes(used),
         _share(None if used is None or not limit else used / limit),

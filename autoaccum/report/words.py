@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autoaccum.plans import Plan
+from autoaccum.records import Outcome
 from autoaccum.report.record import Report, Status
 from autoaccum.units import format_bytes
 
@@ -18,11 +19,17 @@ def sentence(report: Report) -> str:
     limit = "" if budget is None else f" of {format_bytes(budget.limit_bytes)}"
     return {
         Status.NOTHING_FITS: f"Nothing fits: not even the smallest micro-batch runs within the budget{limit}.",
-        Status.FAILED: f"No plan: {report.samples[-1].message if report.samples else 'the run failed'}",
+        Status.FAILED: f"No plan: {_reason(report)}",
         Status.INTERRUPTED: "Interrupted: this is what was measured until then.",
         Status.RUNNING: "Not finished: this is what was measured so far.",
         Status.PLANNED: "No plan.",
     }[report.status]
+
+
+def _reason(report: Report) -> str:
+    """Say why a run failed: by what its last trial raised; others end for reasons that no trial knows of."""
+    last = report.samples[-1] if report.samples else None
+    return last.message if last is not None and last.outcome is Outcome.FAILED else "the run failed."
 
 
 def code(plan: Plan) -> str:
