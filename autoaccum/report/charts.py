@@ -95,7 +95,7 @@ def knobs(report: Report) -> go.Figure | None:
     found = effects(_rows(report))[::-1]
     if not found:
         return None
-    layout = theme.layout("times as fast, all else alike", "", showlegend=False)
+    layout = theme.layout("times as fast", "", showlegend=False)
     layout["yaxis"] |= {"rangemode": "normal"}
     layout["xaxis"] |= {
         "range": [min(0.9, *(e.lowest for e in found)) - 0.05, max(1.1, *(e.highest for e in found)) + 0.05]
