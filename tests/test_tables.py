@@ -86,6 +86,15 @@ def test_a_message_comes_back_as_it_was(message: str, tmp_path: Path) -> None:
     assert len(read(tmp_path / "samples.csv")) == 2
 
 
+def test_half_a_character_as_in_a_file_s_name_is_written_out(tmp_path: Path) -> None:
+    run = with_message("no file b\udcff")
+    files.write(run, tmp_path)
+
+    pd.testing.assert_frame_equal(read(tmp_path / "samples.csv"), run.to_frame("samples"))
+    assert run.to_frame("samples")["message"][1] == "no file b\\udcff"
+    assert files.read(tmp_path) == run
+
+
 def test_numbers_beyond_a_double_come_back(tmp_path: Path) -> None:
     run = report(samples=(ran(1, 2, device_used_bytes=2**53 + 1, step_seconds=0.1 + 0.2), failed(2, 4)))
     files.write(run, tmp_path)

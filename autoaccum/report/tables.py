@@ -128,8 +128,7 @@ def _defused(text: str) -> str:
 
 
 def _frame(rows: list[dict[str, Any]], columns: dict[str, str]) -> pd.DataFrame:
-    # Column by column: integers stay integers where others are missing. A text that is not there is an empty one, for
-    # a CSV file cannot tell the two apart.
+    # Column by column: integers stay integers where others are missing.
     series: dict[str, Any] = {
         name: pd.Series([_told(row[name], kind) for row in rows], dtype=kind) for name, kind in columns.items()
     }
@@ -137,4 +136,7 @@ def _frame(rows: list[dict[str, Any]], columns: dict[str, str]) -> pd.DataFrame:
 
 
 def _told(value: Any, kind: str) -> Any:
-    return "" if value is None and kind == "string" else value
+    """Give a text as a file can hold it: one that is not there is empty, and half a character is written out."""
+    if kind != "string":
+        return value
+    return "" if value is None else str(value).encode("utf-8", "backslashreplace").decode()
