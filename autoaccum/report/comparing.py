@@ -9,13 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from autoaccum.errors import UsageError
 from autoaccum.records import Outcome, Record
 from autoaccum.report.record import Report
 from autoaccum.tuning.results import Fate
-from autoaccum.units import format_bytes, parse_bytes
+from autoaccum.units import did_you_mean, format_bytes, parse_bytes
 
 _GATE = re.compile(r"\s*([a-z_]+)\s*(>=|<=|>|<)\s*([+-]?)\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*(%|[A-Za-z]+)?\s*")
 
@@ -123,8 +122,7 @@ def _parse(text: str) -> Gate:
         raise UsageError(f'"{text.strip()}" is no gate: write one such as peak_bytes>+5% or samples_per_second<-5%')
     figure, sign, plus, number, unit = match.groups()
     if figure not in FIGURES:
-        close = get_close_matches(figure, FIGURES, n=1)
-        meant = f"did you mean {close[0]}? " if close else ""
+        meant = did_you_mean(figure, FIGURES)
         raise UsageError(f'there is no figure "{figure}" to compare: {meant}known are {", ".join(FIGURES)}')
     if unit == "%" and not plus:
         raise UsageError(
