@@ -21,7 +21,7 @@ class MemoryBook:
         self, *, ground: Knobs, fits: Callable[[int], bool], model: MemoryModel | None, limit_bytes: int
     ) -> None:
         self.limit_bytes = limit_bytes
-        self._ground = _kind(ground)
+        self._ground = kind_of(ground)
         self._fits = fits
         self._model = model
         self._peaks: dict[Knobs, dict[int, int]] = {}
@@ -29,21 +29,21 @@ class MemoryBook:
 
     def ran(self, candidate: Candidate, peak_bytes: int) -> None:
         """Note a candidate that ran."""
-        self._peaks.setdefault(_kind(candidate.knobs), {})[candidate.micro_batch] = peak_bytes
+        self._peaks.setdefault(kind_of(candidate.knobs), {})[candidate.micro_batch] = peak_bytes
 
     def did_not_fit(self, candidate: Candidate) -> None:
         """Note a candidate that ran out of memory."""
-        kind = _kind(candidate.knobs)
+        kind = kind_of(candidate.knobs)
         self._failed[kind] = min(candidate.micro_batch, self._failed.get(kind, candidate.micro_batch))
 
     def known(self, knobs: Knobs) -> bool:
         """Whether anything was run with knobs that take as much memory."""
-        kind = _kind(knobs)
+        kind = kind_of(knobs)
         return kind == self._ground or kind in self._peaks or kind in self._failed
 
     def fits(self, candidate: Candidate) -> bool:
         """Whether the candidate may be run: nothing that is known says that it does not fit."""
-        kind, size = _kind(candidate.knobs), candidate.micro_batch
+        kind, size = kind_of(candidate.knobs), candidate.micro_batch
         if size >= self._failed.get(kind, size + 1):
             return False
         if any(size <= ran for ran in self._peaks.get(kind, {})):
@@ -54,14 +54,14 @@ class MemoryBook:
 
     def excess(self, candidate: Candidate) -> float:
         """Give by what share of the limit the candidate is predicted to exceed it; 0 or less: it fits."""
-        if candidate.micro_batch >= self._failed.get(_kind(candidate.knobs), candidate.micro_batch + 1):
+        if candidate.micro_batch >= self._failed.get(kind_of(candidate.knobs), candidate.micro_batch + 1):
             return 1.0
         predicted = self.predicted(candidate)
         return 0.0 if predicted is None else predicted / self.limit_bytes - 1
 
     def predicted(self, candidate: Candidate) -> int | None:
         """Give the bytes that the candidate is expected to hold on the device; None where nothing tells."""
-        kind = _kind(candidate.knobs)
+        kind = kind_of(candidate.knobs)
         if candidate.micro_batch in self._peaks.get(kind, {}):
             return self._peaks[kind][candidate.micro_batch]
         if self._model is None:
@@ -98,6 +98,6 @@ def _own_model(peaks: dict[int, int], base: MemoryModel) -> MemoryModel:
     return replace(base, bytes_per_sample=max(0, grown // size))
 
 
-def _kind(knobs: Knobs) -> Knobs:
+def kind_of(knobs: Knobs) -> Knobs:
     """Give the knobs without those that do not change what is held."""
     return replace(knobs, tf32=False, optimizer=None if knobs.optimizer == "fused" else knobs.optimizer)
