@@ -6,6 +6,7 @@ A gate is a figure, < or >, and a number: "peak_bytes>+5%" fails where the peak 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -56,17 +57,19 @@ class Gate(Record):
 
     def broken(self, before: float | None, after: float | None) -> str | None:
         """Say why the gate fails, or None; a figure that was not measured fails: it cannot be seen to hold."""
-        if after is None or (before is None and self.kind != "value"):
-            return (
-                f"{self.text}: {self.figure} was not measured in {'the second run' if after is None else 'the first'}"
-            )
+        lacking = [name for name, value in (("first", before), ("second", after)) if value is None]
+        if self.kind == "value":
+            lacking = [name for name in lacking if name == "second"]
+        if lacking or after is None:
+            return f"{self.text}: {self.figure} was not measured in the {' and the '.join(lacking)} run"
         found = after if self.kind == "value" else after - (before or 0)
         limit = self.number * abs(before or 0) if self.kind == "share" else self.number
         holds = {">": found > limit, "<": found < limit, ">=": found >= limit, "<=": found <= limit}[self.sign]
         if not holds:
             return None
-        was = "" if self.kind == "value" else f"{shown(self.figure, before)} became "
-        return f"{self.text}: {was}{shown(self.figure, after)}{_share(before, after)}"
+        if self.kind == "value":
+            return f"{self.text}: it is {shown(self.figure, after)}"
+        return f"{self.text}: {shown(self.figure, before)} became {shown(self.figure, after)}{_share(before, after)}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,9 +132,17 @@ def _parse(text: str) -> Gate:
             f'"{text.strip()}" says by how much, and not whether more or less: write +{number}% or -{number}%'
         )
     try:
-        size = float(number) / 100 if unit == "%" else parse_bytes(f"{number}{unit}") if unit else float(number)
+        size = float(number)
     except ValueError:
-        raise UsageError(f'"{text.strip()}" has no number: {number}') from None
+        size = math.inf
+    if not math.isfinite(size):
+        raise UsageError(f'"{text.strip()}" has no number: {number}')
+    if unit == "%":
+        size /= 100
+    elif unit:
+        if not figure.endswith("_bytes"):
+            raise UsageError(f'"{text.strip()}" has a unit, and {figure} has none: write {figure}{sign}{plus}{number}')
+        size = parse_bytes(f"{number}{unit}") if size else size
     kind = "share" if unit == "%" else "change" if plus else "value"
     return Gate(text=text.strip(), figure=figure, sign=sign, number=-size if plus == "-" else float(size), kind=kind)
 
