@@ -272,12 +272,19 @@ def test_show_keeps_to_the_terminal_and_leaves_numbers_whole(columns: int, cli: 
     lines = cli("show", "run", COLUMNS=str(columns)).out.splitlines()
 
     assert max(map(len, lines)) <= columns
-    start = next(n for n, line in enumerate(lines) if line.strip() == "Trials")
-    rows = [line for line in lines[start:] if re.search(r" ok ", line)]
-    assert [re.findall(r"\S+ GiB|\d+ ms", row)[:2] for row in rows[:2]] == [
-        ["3.88 GiB", "28 ms"],
-        ["4.37 GiB", "36 ms"],
-    ]
+    trials = lines[[line.strip() for line in lines].index("Trials") :]
+    rows = [re.findall(r"\S+ GiB|\d+ ms", line) for line in trials[3:5]]
+    assert rows == [["3.88 GiB", "28 ms"], ["4.37 GiB", "36 ms"]]
+
+
+def test_show_at_80_columns_has_the_figures_and_knobs_of_each_candidate(cli: Cli, tmp_path: Path) -> None:
+    save(wordy(), tmp_path / "run")
+
+    out = cli("show", "run", COLUMNS="80").out
+
+    tuned = out[out.index("Tuning trials") : out.index("\nTrials")]
+    assert re.search(r"^ok +32  bf16 autocast, fused +2\.24 s +229 +6\.88 GiB$\n +optimizer *$", tuned, re.MULTILINE)
+    assert len(re.findall(r" s +[\d.]+ +[\d.]+ GiB$", tuned, re.MULTILINE)) == 40
 
 
 def test_show_gives_the_users_text_as_it_is(cli: Cli, tmp_path: Path) -> None:
