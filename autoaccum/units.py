@@ -70,7 +70,7 @@ def did_you_mean(text: str, known: Iterable[str]) -> str:
     >>> did_you_mean("evn", ("auto", "even"))
     'did you mean even? '
     """
-    close = get_close_matches(text.lower(), list(known), n=1)
+    close = get_close_matches(text.lower(), list(known), n=1, cutoff=0.7)  # who writes tpu does not mean cpu
     return f"did you mean {close[0]}? " if close else ""
 
 

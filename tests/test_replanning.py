@@ -267,6 +267,22 @@ def test_where_runs_differ_some_of_the_budget_is_left() -> None:
     assert replan(run, target_batch=1024, memory_budget=int(peak_bytes / 0.94)).plan.micro_batch == 32
 
 
+def test_where_runs_differ_a_size_beyond_what_trained_needs_room_for_that() -> None:
+    # 32 held 14.5 GiB in training, so 40 would hold 17.2: within the 19 GiB that training gets, but not by 15 %.
+    found = replan(on_cpu(1.3), target_batch=40)
+
+    assert found.plan.micro_batch <= 32
+
+
+def test_where_runs_differ_a_larger_budget_gives_a_larger_size_still() -> None:
+    assert replan(on_cpu(1.3), memory_budget="80GiB").plan.micro_batch > 64
+
+
+def test_where_runs_differ_a_budget_that_is_too_small_says_what_is_left_of_it() -> None:
+    with pytest.raises(NothingFits, match=r"nothing fits 3\.00 GiB \(2\.85 GiB, as some is left where runs differ\)"):
+        replan(on_cpu(), memory_budget="3GiB")
+
+
 def test_where_runs_differ_a_search_that_was_not_confirmed_is_a_prediction() -> None:
     whole = on_cpu()
     run = without_plan(Status.INTERRUPTED, *whole.samples[:6], device=whole.device)

@@ -20,7 +20,7 @@ from autoaccum.tuning.memory import kind_of
 from autoaccum.tuning.results import Fate
 
 _UNLIKE = 0.10  # of a peak with knobs that the search did not have: what the model may be off at other sizes
-_UNCONFIRMED = 1.15  # what training may hold more than the search, where runs differ (benchmarks/plan_holds.py)
+_RESTLESS = 0.15  # by what share runs differ, where they do (benchmarks/plan_holds.py)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,10 +141,13 @@ def _in_training(
         return None
     size = max(peaks, default=0)
     if searched:
-        unseen = 1.0 if repeatable else _UNCONFIRMED
+        unseen = 1.0 if repeatable else 1 + _RESTLESS
         factor = max(1.0, peaks[size] / max(1, base.device_bytes(size))) if peaks else unseen
         names = ("fixed_bytes", "bytes_per_sample", "overhead_bytes", "floor_bytes", "worst_miss_bytes")
         model = replace(base, **{name: round(getattr(base, name) * factor) for name in names})
+        if not repeatable:  # nothing that the search saw beyond the sizes of training is sure
+            ahead = max(base.miss_ahead or 0.0, _RESTLESS)
+            model = replace(model, largest_size=size or base.largest_size, miss_ahead=ahead)
     else:
         grown = peaks[size] - base.overhead_bytes - base.fixed_bytes
         model = replace(

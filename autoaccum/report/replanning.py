@@ -80,7 +80,8 @@ def replan(
     if not plans:
         smallest = past.needs(1)
         least = "" if smallest is None else f": a micro-batch of 1 is predicted to need up to {format_bytes(smallest)}"
-        raise NothingFits(f"nothing fits {format_bytes(budget.limit_bytes)}, by what that run measured{least}")
+        free = "" if limit == budget.limit_bytes else f" ({format_bytes(limit)}, as some is left where runs differ)"
+        raise NothingFits(f"nothing fits {format_bytes(budget.limit_bytes)}{free}, by what that run measured{least}")
     best = replace(plans[0], evidence=replace(report.evidence, budget=budget))
     basis, error, words = _basis(best, past, limit)
     return Replan(
