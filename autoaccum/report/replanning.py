@@ -115,7 +115,7 @@ def _basis(plan: Plan, past: Past, limit_bytes: int) -> tuple[str, int | None, s
     needs = past.needs(size)
     error = None if needs is None or peak is None else max(0, needs - peak)
     off = (
-        f"; its peak is predicted, {format_bytes(peak + error)} at the most (+{error / peak:.1%})"
+        f"; its peak is predicted, and may be {error / peak:.1%} more: {format_bytes(peak + error)}"
         if error and peak
         else ""
     )
