@@ -14,7 +14,7 @@ from autoaccum.plans import rank_share
 from autoaccum.records import Request
 from autoaccum.solve import SPLITS
 from autoaccum.tuning.results import OBJECTIVES
-from autoaccum.units import parse_budget
+from autoaccum.units import choice, parse_budget
 from autoaccum.workload import check_syntax, split_spec
 
 
@@ -25,8 +25,8 @@ def check(request: Request) -> Request:
     if request.reference_batch is not None:
         _whole_number("--reference-batch", request.reference_batch)
     _whole_number("--tune-trials", request.tune_trials, least=0)
-    _choice("split", request.split, SPLITS)
-    _choice("objective", request.objective, OBJECTIVES)
+    choice("split", request.split, SPLITS)
+    choice("objective", request.objective, OBJECTIVES)
     _seconds("--timeout", request.timeout)
     if isinstance(request.tune_seconds, str) or not 0 <= request.tune_seconds < float("inf"):
         raise UsageError(f"--tune-seconds must be a number of seconds, 0 or more, not {request.tune_seconds}")
@@ -51,8 +51,3 @@ def _whole_number(name: str, value: Any, least: int = 1) -> None:
 def _seconds(name: str, value: Any) -> None:
     if isinstance(value, str) or not 0 < value < float("inf"):
         raise UsageError(f"{name} must be a number of seconds above 0, not {value}")
-
-
-def _choice(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise UsageError(f'unknown {name} "{value}": use {", ".join(known[:-1])} or {known[-1]}')

@@ -86,8 +86,12 @@ def _best_fit(points: Sequence[Point]) -> tuple[float, float, float, float]:
 
 
 def _miss_ahead(points: Sequence[Point], overhead: int) -> float | None:
-    """Give by what share of the device's bytes the smaller sizes alone miss the largest."""
-    *smaller, (size, peak) = points
+    """Give by what share of the device's bytes the sizes up to half of the largest miss it: a look one doubling ahead.
+
+    Those between are left out: bisecting puts them so near that looking over the rest of the way is no test.
+    """
+    size, peak = points[-1]
+    smaller = [point for point in points if 2 * point[0] <= size]
     if len(smaller) < 2:
         return None
     floor, fixed, slope, _ = _best_fit(smaller)

@@ -226,7 +226,7 @@ class MemoryModel(Record):
     floor_bytes: int
     worst_miss_bytes: int  # the largest distance from a sample that it was fitted on
     largest_size: int = 0  # that it was fitted on
-    miss_ahead: float | None = None  # by what share the smaller samples alone miss the largest; None: too few to say
+    miss_ahead: float | None = None  # by what share those up to half the largest miss it; None: too few to say
 
     def device_bytes(self, micro_batch: int) -> int:
         """Predict what the process holds on the device at this micro-batch."""

@@ -1,4 +1,4 @@
-"""Sizes as people write them, "20GiB" or "80%", to bytes and back.
+"""Sizes and names as people write them: "20GiB" or "80%" to bytes and back, and what a mistyped name was to be.
 
 >>> parse_bytes("1.5GiB")
 1610612736
@@ -11,6 +11,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 from autoaccum.errors import UsageError
 
@@ -60,3 +62,21 @@ def format_bytes(size: float) -> str:
             value = size / factor
             return f"{value:.2f} {unit}" if abs(value) < 10 else f"{value:.1f} {unit}"
     return f"{size:.0f} B"
+
+
+def did_you_mean(text: str, known: Iterable[str]) -> str:
+    """Give the question to ask after a name that is not known, with a space after it; "" where none is near.
+
+    >>> did_you_mean("evn", ("auto", "even"))
+    'did you mean even? '
+    """
+    close = get_close_matches(text.lower(), list(known), n=1, cutoff=0.7)  # who writes tpu does not mean cpu
+    return f"did you mean {close[0]}? " if close else ""
+
+
+def choice(what: str, text: str, known: tuple[str, ...]) -> str:
+    """Give `text` back where it is one of the known names; else raise, with the names."""
+    if text not in known:
+        near = did_you_mean(text, known) if isinstance(text, str) else ""
+        raise UsageError(f'unknown {what} "{text}": {near}use {", ".join(known[:-1])} or {known[-1]}')
+    return text

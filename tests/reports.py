@@ -166,3 +166,86 @@ def without_plan(status: Status, *samples: Sample, **more: Any) -> Report:
         advice=(),
         **more,
     )
+
+
+def as_asked(sizes: dict[int, int], *, limit: int = LIMIT, **more: Any) -> Report:
+    """A run that ended before its plan, in which these sizes held these bytes with accumulation."""
+    samples = [
+        ran(number, size, device_used_bytes=held, peak_reserved_bytes=held - 400 * MIB)
+        for number, (size, held) in enumerate(sizes.items(), start=1)
+    ]
+    return without_plan(
+        Status.INTERRUPTED, *samples, budget=Budget(limit_bytes=limit, reserve_bytes=0, source="user"), **more
+    )
+
+
+def in_one_step(target: int = 64, **more: Any) -> Report:
+    """A run whose whole target fits without accumulation: nothing else was run in training."""
+    whole = {"accumulation_steps": 1, "device_used_bytes": peak(target) + 400 * MIB - 4 * 10**8}
+    samples = (
+        *(ran(number, size) for number, size in enumerate((2, 4, 8, 16, 32), start=1)),
+        ran(6, target, **whole),
+        ran(7, target, phase="confirm", fresh=True, **whole),
+    )
+    plan = Plan(
+        micro_batch=target,
+        accumulation_steps=1,
+        micro_batches=(target,),
+        world_size=1,
+        effective_batch=target,
+        peak_bytes=samples[-1].device_used_bytes,
+        headroom_bytes=LIMIT - (samples[-1].device_used_bytes or 0),
+        samples_per_second=230.5,
+        measured=True,
+    )
+    values: dict[str, Any] = {
+        "samples": samples,
+        "bracket": Bracket(largest_ok=target, smallest_failed=None),
+        "memory_model": fit_memory(samples),
+        "target_batch": target,
+        "plan": plan,
+        "plans": (plan,),
+        "request": Request(workload="model.py", target_batch=target, memory_budget="20GiB"),
+    }
+    return report(**{**values, **more})
+
+
+def with_knobs(options: dict[str, Any], sizes: dict[int, int], **more: Any) -> Report:
+    """A run whose plan has knobs: tuned at these sizes, which held these bytes, and confirmed at the largest."""
+    largest = max(sizes)
+    plan = Plan.of(target_batch=TARGET, micro_batch=largest, options=options)
+    rows = [measured(number, size, options, peak_bytes=held) for number, (size, held) in enumerate(sizes.items())]
+    confirming = ran(
+        9, largest, phase="confirm", accumulation_steps=plan.accumulation_steps, fresh=True, options=options,
+        device_used_bytes=sizes[largest], peak_reserved_bytes=sizes[largest] - 400 * MIB,
+    )  # fmt: skip
+    whole = report()
+    return replace(
+        whole,
+        samples=(*whole.samples[:-1], confirming),
+        plan=replace(plan, peak_bytes=sizes[largest], measured=True),
+        tuning=replace(tuning(), trials=tuple(rows), best=len(rows) - 1),
+        **more,
+    )
+
+
+def on_cpu(more_in_training: float = 1.3, **more: Any) -> Report:
+    """A run where the same trial has another peak in another process, and training holds more than the search saw."""
+    whole = report()
+    *searched, confirming = whole.samples
+    held = int((peak(32) + 400 * MIB) * more_in_training)
+    confirming = replace(confirming, micro_batch=32, accumulation_steps=16, device_used_bytes=held)
+    assert whole.plan is not None
+    assert whole.device is not None
+    plan = replace(
+        whole.plan, micro_batch=32, accumulation_steps=16, micro_batches=(32,) * 16, peak_bytes=held,
+        headroom_bytes=LIMIT - held,
+    )  # fmt: skip
+    return replace(
+        whole,
+        device=replace(whole.device, kind="cpu", name="A Processor", repeatable=False),
+        samples=(*searched, replace(failed(8, 64), phase="confirm", accumulation_steps=8), confirming),
+        plan=plan,
+        plans=(plan,),
+        **more,
+    )

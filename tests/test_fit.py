@@ -65,6 +65,50 @@ def test_the_worst_miss_is_told() -> None:
     assert 0.3 * MIB < model.worst_miss_bytes < MIB
 
 
+def test_a_line_is_known_to_look_ahead_well() -> None:
+    model = fit_memory([sample(m, 50 * MIB + 3 * MIB * m) for m in (2, 4, 8, 16)])
+
+    assert model is not None
+    assert (model.largest_size, model.miss_ahead) == (16, 0.0)
+
+
+def test_the_error_ahead_is_what_the_smaller_half_of_the_sizes_misses() -> None:
+    # Up to 16 the line gives 132 MiB for 32, where 160 were held, and 100 besides.
+    # What bisecting puts near the largest size would predict it well, and says nothing of a doubling.
+    held = {4: 76, 8: 84, 16: 100, 28: 152, 30: 156, 32: 160}
+
+    model = fit_memory([sample(size, held_mib * MIB) for size, held_mib in held.items()])
+
+    assert model is not None
+    assert model.miss_ahead == pytest.approx((160 - 132) / 260, rel=0.01)
+
+
+def test_two_sizes_do_not_tell_how_well_they_look_ahead() -> None:
+    model = fit_memory([sample(m, 10 * MIB * m) for m in (2, 4)])
+
+    assert model is not None
+    assert model.miss_ahead is None
+    assert model.error_bytes(8) == pytest.approx(0.1 * model.device_bytes(8), rel=0.01)
+
+
+def test_the_error_within_the_samples_is_their_worst_miss_and_a_percent_at_least() -> None:
+    model = fit_memory([sample(m, MIB * (10 + m) + (10 * MIB if m == 8 else 0)) for m in (2, 4, 8, 16)])
+    exact = fit_memory([sample(m, 10 * MIB * m) for m in (2, 4, 8, 16)])
+
+    assert model is not None
+    assert exact is not None
+    assert model.error_bytes(12) == model.worst_miss_bytes > 0.01 * model.device_bytes(12)
+    assert exact.error_bytes(12) == round(0.01 * exact.device_bytes(12))
+
+
+def test_the_error_grows_with_every_doubling_beyond_the_samples() -> None:
+    model = fit_memory([sample(m, 50 * MIB + 30 * MIB * m) for m in (2, 4, 8, 16)])
+
+    assert model is not None
+    shares = [model.error_bytes(size) / model.device_bytes(size) for size in (17, 32, 64, 128)]
+    assert shares == [pytest.approx(share, rel=0.01) for share in (0.01, 0.01, 0.02, 0.03)]
+
+
 def test_memory_never_falls_with_size() -> None:
     model = fit_memory([sample(2, 11 * MIB), sample(4, 10 * MIB)])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 import time
@@ -149,8 +150,14 @@ def test_the_command_lines_surface_is_as_documented() -> None:
         "probe": sorted([
             "workload", "--target-batch", "--memory-budget", "--device", "--world-size", "--reference-batch", "--split",
             "--find-max", "--tune-trials", "--tune-seconds", "--allow", "--objective", "--storage", "--resume",
-            "--out", "--json", "--seed", "--timeout", "-q", "--quiet", "-v", "--verbose",
+            "--out", "--plot", "--json", "--seed", "--timeout", "-q", "--quiet", "-v", "--verbose",
         ]),
+        "plan": sorted([
+            "run", "--target-batch", "--memory-budget", "--world-size", "--split", "--json", "-q", "--quiet",
+        ]),
+        "show": ["--quiet", "-q", "run"],
+        "report": ["--plot", "run"],
+        "compare": ["--fail-if", "--json", "after", "before"],
         "verify": sorted(["workload", "--json", "--seed", "--timeout", "-q", "--quiet", "-v", "--verbose"]),
         "env": ["--device", "--json"],
     }  # fmt: skip
@@ -161,6 +168,68 @@ def test_every_help_has_an_example(name: str) -> None:
     command = cli.commands[name]
 
     assert "Examples:" in command.get_help(click.Context(command))
+
+
+@pytest.mark.parametrize("name", sorted(cli.commands))
+def test_every_option_is_a_variable_too(name: str) -> None:
+    options = [each for each in cli.commands[name].params if isinstance(each, click.Option)]
+
+    assert options
+    for each in options:
+        long = max(each.opts, key=len)
+        assert each.envvar == f"AUTOACCUM_{long.removeprefix('--').replace('-', '_').upper()}"
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        (["comapre"], "No such command 'comapre'. Did you mean 'compare'?"),
+        (["plan", "x", "--taget-batch", "8"], "No such option '--taget-batch'. Did you mean '--target-batch'?"),
+        (["probe", "x.py", "--target-batch", "8", "--split", "evn"], "did you mean even? use auto, even or uneven"),
+        (["probe", "x.py", "--target-batch", "8", "--objective", "enrgy"], "did you mean energy? use throughput"),
+        (["probe", "x.py", "--target-batch", "8", "--device", "cdua"], 'unknown device "cdua": did you mean cuda? use'),
+        (["probe", "x.py", "--target-batch", "8", "--device", "cdua:1"], "did you mean cuda:1? use auto, cpu, cuda"),
+        (["probe", "x.py", "--target-batch", "8", "--device", "quantum"], 'unknown device "quantum": use auto, cpu'),
+        (["env", "--device", "virtul:24GiB"], "did you mean virtual:24GiB? use"),
+    ],
+)
+def test_a_slip_of_the_fingers_is_asked_after(
+    typed: list[str], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["autoaccum", *typed])
+
+    with pytest.raises(SystemExit) as exit_:
+        autoaccum.cli.main()
+
+    assert exit_.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def pressed_tab(tmp_path: Path, **variables: str) -> str:
+    """What the shell is told; the program has the name that users type."""
+    program = tmp_path / "autoaccum"
+    program.write_text(f"#!{sys.executable}\nfrom autoaccum.cli import main\nmain()\n")
+    program.chmod(0o755)
+    return subprocess.run([program], env={**os.environ, **variables}, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "position", "found"),
+    [
+        ("autoaccum pr", "1", "plain,probe"),
+        ("autoaccum plan run --tar", "3", "plain,--target-batch"),
+        ("autoaccum plan res", "2", "file,res"),
+        ("autoaccum probe mod", "2", "file,mod"),
+    ],
+)
+def test_the_shell_completes_commands_options_and_files(words: str, position: str, found: str, tmp_path: Path) -> None:
+    told = pressed_tab(tmp_path, _AUTOACCUM_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=position)
+
+    assert told == f"{found}\n"
+
+
+def test_the_script_for_completion_is_printed(tmp_path: Path) -> None:
+    assert "_AUTOACCUM_COMPLETE=bash_complete" in pressed_tab(tmp_path, _AUTOACCUM_COMPLETE="bash_source")
 
 
 def test_a_bug_of_our_own_is_one_line_with_exit_code_1(

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import click
 
-from autoaccum.commands.options import option, print_answer
+from autoaccum.commands.options import command, option, print_answer
 
 _GATE_EXIT_CODE = 6
 
 
-@click.command()
-@click.argument("before", metavar="RUN")
-@click.argument("after", metavar="RUN")
+@command()
+@click.argument("before", metavar="RUN", type=click.Path())
+@click.argument("after", metavar="RUN", type=click.Path())
 @option("--fail-if", metavar="GATES", help='Such as "peak_bytes>+5%,samples_per_second<-5%": exit code 6 if so.')
 @option("--json", "as_json", is_flag=True, help="Print the comparison on stdout as JSON.")
 def compare(before: str, after: str, fail_if: str | None, as_json: bool) -> None:

@@ -6,10 +6,10 @@ import json
 
 import click
 
-from autoaccum.commands.options import option
+from autoaccum.commands.options import command, option
 
 
-@click.command()
+@command()
 @option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu, cuda[:N] or virtual:SIZE.")
 @option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def env(device: str, as_json: bool) -> None:

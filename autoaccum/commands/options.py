@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
-from autoaccum.errors import AutoaccumError
+from autoaccum.errors import AutoaccumError, UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -21,6 +22,33 @@ class Option(click.Option):
         longest = max(declarations, key=lambda text: text.startswith("--"))
         more.setdefault("envvar", f"AUTOACCUM_{longest.lstrip('-').replace('-', '_').upper()}")
         super().__init__(declarations, **more)
+
+    def by_variable(self, ctx: click.Context) -> bool:
+        """Whether the value comes from the variable."""
+        return self.name is not None and ctx.get_parameter_source(self.name) is ParameterSource.ENVIRONMENT
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """Name the variable where the value comes from it, else the option."""
+        return f"{self.envvar}" if ctx is not None and self.by_variable(ctx) else super().get_error_hint(ctx)
+
+
+class Command(click.Command):
+    """A command that says where a wrong value came from: nobody looks for it in a variable."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            given = [option for option in self.params if isinstance(option, Option) and option.by_variable(ctx)]
+            if given:
+                error.args = (f"{error} (from the environment: {', '.join(str(option.envvar) for option in given)})",)
+            raise
+
+
+def command() -> Callable[[Callable[..., Any]], click.Command]:
+    """Declare a command, as click.command does."""
+    return click.command(cls=Command)
 
 
 def option(*declarations: str, **more: Any) -> Callable[[F], F]:

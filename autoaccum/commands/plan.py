@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
-from autoaccum.commands.options import option, print_answer
+from autoaccum.commands.options import command, option, print_answer
 
 
-@click.command()
-@click.argument("run", metavar="RUN")
+@command()
+@click.argument("run", metavar="RUN", type=click.Path())
 @option("--target-batch", type=int, metavar="N", help="The effective batch to reach.  [default: the run's]")
 @option("--memory-budget", metavar="SIZE", help="20GiB, 20GB or 80%.  [default: the run's]")
 @option("--world-size", type=int, metavar="N", help="Ranks sharing the batch.  [default: the run's]")

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from autoaccum.commands.options import option, print_answer
+from autoaccum.commands.options import command, option, print_answer
 from autoaccum.errors import AutoaccumError, Interrupted
 
 if TYPE_CHECKING:
     from autoaccum.records import Request
 
 
-@click.command()
-@click.argument("workload", metavar="[FILE[:NAME]]", required=False)
+@command()
+@click.argument("workload", metavar="[FILE[:NAME]]", required=False, type=click.Path())
 @option("--target-batch", type=int, metavar="N", help="The effective batch to reach, exactly.")
 @option("--memory-budget", metavar="SIZE", help="20GiB, 20GB or 80%.  [default: what is free, less a reserve]")
 @option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu, cuda[:N] or virtual:SIZE.")
@@ -34,9 +34,13 @@ if TYPE_CHECKING:
     "--objective", default="throughput", show_default=True, metavar="WHAT", help="throughput, or energy per sample."
 )
 @option("--storage", metavar="URL", help="Of the Optuna study.  [default: a journal in the run folder]")
-@option("--resume", metavar="RUN", help="Go on with the run in this folder; give no FILE.")
-@option("--out", default="results", show_default=True, metavar="DIR", help="Where the run folder goes.")
-@option("--plot", metavar="FILE", help="Also draw memory against the micro-batch: .svg, .png or .pdf.")
+@option("--resume", metavar="RUN", type=click.Path(), help="Go on with the run in this folder; give no FILE.")
+@option(
+    "--out", default="results", show_default=True, metavar="DIR", type=click.Path(), help="Where the run folder goes."
+)
+@option(
+    "--plot", metavar="FILE", type=click.Path(), help="Also draw memory against the micro-batch: .svg, .png or .pdf."
+)
 @option("--json", "as_json", is_flag=True, help="Print the report on stdout, and nothing else there.")
 @option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of the workload's RNGs.")
 @option("--timeout", type=float, default=600.0, show_default=True, metavar="SECONDS", help="For one trial.")

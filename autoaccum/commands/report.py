@@ -6,12 +6,14 @@ from pathlib import Path
 
 import click
 
-from autoaccum.commands.options import option, print_answer
+from autoaccum.commands.options import command, option, print_answer
 
 
-@click.command()
-@click.argument("run", metavar="RUN")
-@option("--plot", metavar="FILE", help="Only draw memory against the micro-batch: .svg, .png or .pdf.")
+@command()
+@click.argument("run", metavar="RUN", type=click.Path())
+@option(
+    "--plot", metavar="FILE", type=click.Path(), help="Only draw memory against the micro-batch: .svg, .png or .pdf."
+)
 def report(run: str, plot: str | None) -> None:
     """Make the CSV files and report.html of RUN again, from its report.json.
 

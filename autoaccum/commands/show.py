@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from autoaccum.commands.options import option
+from autoaccum.commands.options import command, option
 
 
-@click.command()
-@click.argument("run", metavar="RUN")
+@command()
+@click.argument("run", metavar="RUN", type=click.Path())
 @option("-q", "--quiet", is_flag=True, help="Show the plan only.")
 def show(run: str, quiet: bool) -> None:
     """Show a saved RUN: its plan, and tables of what was measured.

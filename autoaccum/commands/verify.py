@@ -6,11 +6,11 @@ import sys
 
 import click
 
-from autoaccum.commands.options import option
+from autoaccum.commands.options import command, option
 
 
-@click.command()
-@click.argument("workload", metavar="FILE[:NAME]")
+@command()
+@click.argument("workload", metavar="FILE[:NAME]", type=click.Path())
 @option("--json", "as_json", is_flag=True, help="Print the verdict on stdout as JSON.")
 @option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of the workload's RNGs.")
 @option("--timeout", type=float, default=600.0, show_default=True, metavar="SECONDS", help="For all of it.")

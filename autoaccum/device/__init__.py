@@ -17,6 +17,7 @@ import re
 from autoaccum import virtual
 from autoaccum.device.base import Device, Reading
 from autoaccum.errors import DeviceError, UsageError
+from autoaccum.units import did_you_mean
 
 __all__ = ["Device", "Reading", "check_name", "environment", "open_device"]
 
@@ -29,7 +30,11 @@ def check_name(name: str) -> None:
     if name.startswith(_VIRTUAL):
         virtual.parse(name.removeprefix(_VIRTUAL))
     elif _NAME.fullmatch(name) is None:
-        raise UsageError(f'unknown device "{name}": use auto, cpu, cuda, cuda:N or virtual:SIZE, such as virtual:24GiB')
+        kind, colon, number = name.partition(":")
+        meant = did_you_mean(kind, ("auto", "cpu", "cuda", "virtual")).replace("? ", f"{colon}{number}? ")
+        raise UsageError(
+            f'unknown device "{name}": {meant}use auto, cpu, cuda, cuda:N or virtual:SIZE, such as virtual:24GiB'
+        )
 
 
 def environment(name: str) -> dict[str, str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import IO
 
 from rich.box import SIMPLE
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from autoaccum.display.progress import plan_line
 from autoaccum.report import sheets
@@ -19,55 +20,92 @@ from autoaccum.tuning.costs import gained
 
 _WIDTH_OF_A_FILE = 120
 _MOST_ROWS = 40  # of one table; the CSV files have them all
+_GAP = 2  # between columns
+_NARROWEST = 12  # to which text is wrapped: its longest words have as many letters
+_PROSE = {"with": 20, "message": 16}  # to which longer text is
+# What goes first where the terminal is narrow: what other columns tell too, then what is looked for least.
+_LEAST_NEEDED = (
+    "plan", "J/sample", "±", "headroom", "steps", "phase", "of budget", "trial", "message", "update", "peak", "with",
+)  # fmt: skip
 
 
 def show_run(report: Report, stream: IO[str], *, quiet: bool = False) -> None:
     """Show the plan, and unless `quiet` what it rests on."""
     console = _console(stream)
-    if report.plan is not None and report.budget is not None:
-        console.print(escape(plan_line(report.plan, report.budget)), soft_wrap=True)
-    else:
-        console.print(escape(sentence(report)), soft_wrap=True)
+    planned = report.plan is not None and report.budget is not None
+    console.print(Text(plan_line(report.plan, report.budget) if planned else sentence(report)))  # type: ignore[arg-type]
     if quiet:
         return
-    for warning in report.warnings:
-        console.print(f"[yellow]warning[/]  {escape(warning)}", soft_wrap=True)
-    if report.tuning is not None:
-        console.print(f"[bold]tuned[/]  {escape(gained(report.tuning))}", soft_wrap=True)
-    for advice in report.advice:
-        console.print(f"[bold]advice[/]  {escape(advice)}", soft_wrap=True)
+    said = [("warning", text, "yellow") for text in report.warnings]
+    said += [] if report.tuning is None else [("tuned", gained(report.tuning), "bold")]
+    said += [("advice", text, "bold") for text in report.advice]
+    _say(console, said)
     for sheet in (sheets.memory(report), sheets.plans(report), sheets.candidates(report), sheets.trials(report)):
         if sheet.rows:
-            console.print(_table(sheet))
+            console.print()
+            console.print(_table(sheet, console.width))
             if len(sheet.rows) > _MOST_ROWS:
                 console.print(f"[dim]{len(sheet.rows) - _MOST_ROWS} more in the CSV file[/]")
-    for name, value in sheets.facts(report):
-        console.print(f"[dim]{escape(name)}[/]  {escape(value)}", soft_wrap=True)
+    console.print()
+    _say(console, ((name, value, "dim") for name, value in sheets.facts(report)))
 
 
 def show_comparison(comparison: Comparison, stream: IO[str]) -> None:
     """Show the figures of two runs side by side, and where the runs are not alike."""
     console = _console(stream)
-    table = Table(box=SIMPLE, pad_edge=False)
+    table = _empty()
     for name in ("figure", "before", "after", "change"):
-        table.add_column(name, justify="left" if name == "figure" else "right")
+        table.add_column(name, justify="left" if name == "figure" else "right", no_wrap=True)
     for figure, (before, after) in comparison.figures.items():
         if before is not None or after is not None:
             table.add_row(figure, shown(figure, before), shown(figure, after), change(before, after))
     console.print(table)
-    for text in comparison.differences:
-        console.print(f"[yellow]not alike[/]  {escape(text)}", soft_wrap=True)
+    _say(console, (("not alike", text, "yellow") for text in comparison.differences))
 
 
-def _table(sheet: sheets.Sheet) -> Table:
-    table = Table(title=sheet.name, title_justify="left", title_style="bold", box=SIMPLE, pad_edge=False)
-    for column, numeric in zip(sheet.columns, sheet.numeric, strict=True):
-        table.add_column(column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
-    for row in sheet.rows[:_MOST_ROWS]:
-        table.add_row(*(escape(cell.text) for cell in row))
+def _say(console: Console, lines: Iterable[tuple[str, str, str]]) -> None:
+    """Print words with what there is to say of each, its lines below one another."""
+    grid = Table.grid(padding=(0, _GAP, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for word, text, style in lines:
+        grid.add_row(Text(word, style), Text(text))
+    if grid.row_count:
+        console.print(grid)
+
+
+def _table(sheet: sheets.Sheet, width: int) -> Table:
+    """Give the table with as many of its columns as fit: numbers stay whole, text is wrapped."""
+    rows = sheet.rows[:_MOST_ROWS]
+    longest = [max(len(name), *(len(row[n].text) for row in rows)) for n, name in enumerate(sheet.columns)]
+    wrapped = [min(each, _PROSE.get(sheet.columns[n], _NARROWEST)) for n, each in enumerate(longest)]
+    least = [longest[n] if sheet.numeric[n] else wrapped[n] for n in range(len(longest))]
+    kept = list(range(len(sheet.columns)))
+    for name in _LEAST_NEEDED:
+        if sum(least[n] + _GAP for n in kept) > width:
+            kept = [n for n in kept if sheet.columns[n] != name]
+    table = _empty(sheet.name)
+    for n in kept:
+        if sheet.numeric[n]:
+            table.add_column(sheet.columns[n], justify="right", no_wrap=True)
+        else:
+            table.add_column(sheet.columns[n], min_width=least[n], overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(row[n].text) for n in kept))
     return table
+
+
+def _empty(title: str | None = None) -> Table:
+    padding = (0, _GAP - 1, 0, 0)  # the box adds one
+    return Table(
+        title=title, title_justify="left", title_style="bold", box=SIMPLE, show_edge=False, pad_edge=False,
+        padding=padding,
+    )  # fmt: skip
 
 
 def _console(stream: IO[str]) -> Console:
     told = stream.isatty() or "COLUMNS" in os.environ
-    return Console(file=stream, highlight=False, width=None if told else _WIDTH_OF_A_FILE)
+    # rich drops colours only where NO_COLOR is set, and people mean bold and dim too.
+    plain = bool(os.environ.get("NO_COLOR"))
+    width = None if told else _WIDTH_OF_A_FILE
+    return Console(file=stream, highlight=False, width=width, color_system=None if plain else "auto")

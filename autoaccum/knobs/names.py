@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from autoaccum.errors import UsageError
 from autoaccum.records import Knobs
+from autoaccum.units import did_you_mean
 
 ALLOWED = ("bf16", "fp16", "tf32", "compile", "checkpoint", "channels_last", "foreach", "fused", "expandable_segments")
 
@@ -119,6 +119,4 @@ def _mistaken(part: str) -> str:
         return '"none" allows no knob at all: it stands alone'
     if not part:
         return f"there is an empty name among the knobs to allow; known are {known}"
-    close = get_close_matches(part.lower(), ALLOWED, n=1)
-    meant = f"did you mean {close[0]}? " if close else ""
-    return f'there is no knob "{part}": {meant}known are {known}'
+    return f'there is no knob "{part}": {did_you_mean(part, ALLOWED)}known are {known}'

@@ -6,16 +6,16 @@ A gate is a figure, < or >, and a number: "peak_bytes>+5%" fails where the peak 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from autoaccum.errors import UsageError
 from autoaccum.records import Outcome, Record
 from autoaccum.report.record import Report
 from autoaccum.tuning.results import Fate
-from autoaccum.units import format_bytes, parse_bytes
+from autoaccum.units import did_you_mean, format_bytes, parse_bytes
 
 _GATE = re.compile(r"\s*([a-z_]+)\s*(>=|<=|>|<)\s*([+-]?)\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*(%|[A-Za-z]+)?\s*")
 
@@ -57,17 +57,19 @@ class Gate(Record):
 
     def broken(self, before: float | None, after: float | None) -> str | None:
         """Say why the gate fails, or None; a figure that was not measured fails: it cannot be seen to hold."""
-        if after is None or (before is None and self.kind != "value"):
-            return (
-                f"{self.text}: {self.figure} was not measured in {'the second run' if after is None else 'the first'}"
-            )
+        lacking = [name for name, value in (("first", before), ("second", after)) if value is None]
+        if self.kind == "value":
+            lacking = [name for name in lacking if name == "second"]
+        if lacking or after is None:
+            return f"{self.text}: {self.figure} was not measured in the {' and the '.join(lacking)} run"
         found = after if self.kind == "value" else after - (before or 0)
         limit = self.number * abs(before or 0) if self.kind == "share" else self.number
         holds = {">": found > limit, "<": found < limit, ">=": found >= limit, "<=": found <= limit}[self.sign]
         if not holds:
             return None
-        was = "" if self.kind == "value" else f"{shown(self.figure, before)} became "
-        return f"{self.text}: {was}{shown(self.figure, after)}{_share(before, after)}"
+        if self.kind == "value":
+            return f"{self.text}: it is {shown(self.figure, after)}"
+        return f"{self.text}: {shown(self.figure, before)} became {shown(self.figure, after)}{_share(before, after)}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,17 +125,24 @@ def _parse(text: str) -> Gate:
         raise UsageError(f'"{text.strip()}" is no gate: write one such as peak_bytes>+5% or samples_per_second<-5%')
     figure, sign, plus, number, unit = match.groups()
     if figure not in FIGURES:
-        close = get_close_matches(figure, FIGURES, n=1)
-        meant = f"did you mean {close[0]}? " if close else ""
+        meant = did_you_mean(figure, FIGURES)
         raise UsageError(f'there is no figure "{figure}" to compare: {meant}known are {", ".join(FIGURES)}')
     if unit == "%" and not plus:
         raise UsageError(
             f'"{text.strip()}" says by how much, and not whether more or less: write +{number}% or -{number}%'
         )
     try:
-        size = float(number) / 100 if unit == "%" else parse_bytes(f"{number}{unit}") if unit else float(number)
+        size = float(number)
     except ValueError:
-        raise UsageError(f'"{text.strip()}" has no number: {number}') from None
+        size = math.inf
+    if not math.isfinite(size):
+        raise UsageError(f'"{text.strip()}" has no number: {number}')
+    if unit == "%":
+        size /= 100
+    elif unit:
+        if not figure.endswith("_bytes"):
+            raise UsageError(f'"{text.strip()}" has a unit, and {figure} has none: write {figure}{sign}{plus}{number}')
+        size = parse_bytes(f"{number}{unit}") if size else size
     kind = "share" if unit == "%" else "change" if plus else "value"
     return Gate(text=text.strip(), figure=figure, sign=sign, number=-size if plus == "-" else float(size), kind=kind)
 

@@ -75,7 +75,7 @@ def as_json(report: Report) -> str:
 
 def read(run: Path) -> Report:
     """Read the report of a run folder back, or of a report.json of its own; also of an older version."""
-    path = run if run.suffix == ".json" else run / "report.json"
+    path = run if run.suffix == ".json" and not run.is_dir() else run / "report.json"
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         _check_version(data["schema_version"], path)

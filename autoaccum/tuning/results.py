@@ -47,15 +47,17 @@ class Measurement(Record):
     process: str = ""  # who measured it, where several work on one study
 
     def as_sample(self) -> Sample:
-        """Give the times as a time model is fitted on them."""
+        """Give it as models are fitted on it."""
         return Sample(
             trial=self.trial,
             phase="tune",
             micro_batch=self.micro_batch,
             accumulation_steps=self.accumulation_steps,
             outcome=Outcome.OK,
+            device_used_bytes=self.peak_bytes,
             step_seconds=self.update_seconds,
             optimizer_seconds=self.optimizer_seconds,
+            options=self.options,
         )
 
 

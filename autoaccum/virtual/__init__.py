@@ -21,11 +21,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 from autoaccum.errors import UsageError
-from autoaccum.units import MIB, parse_bytes
+from autoaccum.units import MIB, did_you_mean, parse_bytes
 from autoaccum.virtual import build, wheel
 
 __all__ = ["VirtualGpu", "environment", "parse"]
@@ -104,9 +103,8 @@ def parse(text: str) -> VirtualGpu:
 def _setting(key: str, value: str) -> float:
     known = (*_SIZES, *_NUMBERS)
     if key not in known:
-        close = get_close_matches(key, known, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise UsageError(f'"{key}" is not a setting of a virtual GPU (known: {", ".join(known)}){hint}')
+        meant = did_you_mean(key, known)
+        raise UsageError(f'"{key}" is not a setting of a virtual GPU: {meant}known are {", ".join(known)}')
     if key in _SIZES:
         return 0 if value == "0" else parse_bytes(value)
     try:
