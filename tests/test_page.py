@@ -12,7 +12,7 @@ import pytest
 
 from autoaccum.errors import UsageError
 from autoaccum.records import Outcome, Request
-from autoaccum.report import page
+from autoaccum.report import page, sheets
 from autoaccum.report.charts import CHARTS
 from autoaccum.report.record import Report, Status
 from autoaccum.report.words import code, sentence
@@ -322,3 +322,11 @@ def test_a_tradeoff_without_energy_has_no_scale() -> None:
     _, points = run.plot("tradeoff").data
 
     assert points.marker.showscale is None
+
+
+def test_the_parts_of_the_memory_add_up_to_the_plans_own_peak() -> None:
+    found = sheets.memory(report())
+    plan = report().plan
+
+    assert plan is not None
+    assert sum(row[1].value or 0 for row in found.rows) == plan.peak_bytes

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from autoaccum.errors import UsageError
-from autoaccum.pictures.memory import parts_at, picture
+from autoaccum.pictures.memory import parts_of, picture
 from autoaccum.pictures.static import draw
 from autoaccum.plans import Plan
 from autoaccum.records import Evidence, Outcome
@@ -39,7 +39,7 @@ def test_the_layers_add_up_to_a_fit_that_lies_too_low() -> None:
     assert model is not None
     heavy = replace(model, optimizer_state_bytes=100 * GIB)
 
-    parts = parts_at(4, memory, heavy)
+    parts = parts_of(memory.device_bytes(4), memory.overhead_bytes, heavy)
 
     assert sum(part.size_bytes for part in parts) == memory.device_bytes(4)
     assert min(part.size_bytes for part in parts) >= 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from autoaccum.records import Evidence, MemoryModel, ModelInfo, Outcome, Sample
+from autoaccum.records import Evidence, ModelInfo, Outcome, Sample
 
 _POINTS = 60  # of a curve, about
 _BEYOND = 1.15  # the curves end so far beyond the last size that was tried
@@ -60,8 +60,8 @@ def picture(evidence: Evidence) -> Picture:
     limit = None if evidence.budget is None else evidence.budget.limit_bytes
     model = evidence.memory_model
     sizes = _grid(samples) if model is not None else ()
-    parts = [parts_at(size, model, evidence.model) for size in sizes] if model is not None else []
     fit = tuple(model.device_bytes(size) for size in sizes) if model is not None else ()
+    parts = [parts_of(total, model.overhead_bytes, evidence.model) for total in fit] if model is not None else []
     errors = [model.error_bytes(size) for size in sizes] if model is not None else []
     names = [part.name for part in parts[0]] if parts else []
     ok = [sample for sample in samples if sample.ok and sample.device_used_bytes is not None]
@@ -78,19 +78,19 @@ def picture(evidence: Evidence) -> Picture:
     )
 
 
-def parts_at(size: int, memory: MemoryModel, model: ModelInfo | None) -> list[Part]:
-    """Give what holds the memory at one size, by the fit; what nobody else holds is activations and the like.
+def parts_of(total_bytes: int, overhead_bytes: int, model: ModelInfo | None) -> list[Part]:
+    """Give what holds so much memory; what nobody else holds is activations and the like.
 
-    >>> [part.name for part in parts_at(8, memory, model)]
+    >>> [part.name for part in parts_of(10 * GIB, 400 * MIB, model)]
     ['context and libraries', 'parameters', 'gradients', 'optimizer state', 'activations, temporary, cache']
     """
-    known = [Part(name="context and libraries", size_bytes=memory.overhead_bytes)]
+    known = [Part(name="context and libraries", size_bytes=overhead_bytes)]
     if model is not None:
         known.append(Part(name="parameters", size_bytes=model.parameter_bytes + model.buffer_bytes))
         known.append(Part(name="gradients", size_bytes=model.gradient_bytes))
         if model.optimizer_state_bytes is not None:
             known.append(Part(name="optimizer state", size_bytes=model.optimizer_state_bytes))
-    parts, rest = [], memory.device_bytes(size)
+    parts, rest = [], total_bytes
     for part in known:  # a fit that lies too low has no room for all of them
         parts.append(replace(part, size_bytes=min(part.size_bytes, rest)))
         rest -= parts[-1].size_bytes

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autoaccum.knobs.names import of_options, words
-from autoaccum.pictures.memory import parts_at
+from autoaccum.pictures.memory import parts_of
 from autoaccum.plans import Plan
 from autoaccum.records import Sample
 from autoaccum.report.record import Report
@@ -79,12 +79,12 @@ def plans(report: Report) -> Sheet:
 
 
 def memory(report: Report) -> Sheet:
-    """Give what holds the memory at the plan's micro-batch, by the fit."""
+    """Give what holds the memory at the plan's peak."""
     rows: list[list[Cell]] = []
-    if report.memory_model is not None and report.plan is not None:
-        size = report.plan.micro_batch
-        total = max(1, report.memory_model.device_bytes(size))
-        parts = parts_at(size, report.memory_model, report.model)
+    if report.plan is not None and report.plan.peak_bytes and report.device is not None:
+        total, fitted = report.plan.peak_bytes, report.memory_model
+        overhead = report.device.overhead_bytes if fitted is None else fitted.overhead_bytes
+        parts = parts_of(total, overhead, report.model)
         rows = [[Cell(part.name), _bytes(part.size_bytes), _share(part.size_bytes / total)] for part in parts]
     return _sheet("Where the memory goes", ("part", "size", "share"), rows, text=(0,))
 
