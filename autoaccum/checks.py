@@ -14,17 +14,17 @@ from autoaccum.plans import rank_share
 from autoaccum.records import Request
 from autoaccum.solve import SPLITS
 from autoaccum.tuning.results import OBJECTIVES
-from autoaccum.units import choice, parse_budget
+from autoaccum.units import choice, parse_budget, whole_number
 from autoaccum.workload import check_syntax, split_spec
 
 
 def check(request: Request) -> Request:
     """Give the request with its file's digest, or raise for what is wrong."""
-    _whole_number("--target-batch", request.target_batch)
-    _whole_number("--world-size", request.world_size)
+    whole_number("--target-batch", request.target_batch)
+    whole_number("--world-size", request.world_size)
     if request.reference_batch is not None:
-        _whole_number("--reference-batch", request.reference_batch)
-    _whole_number("--tune-trials", request.tune_trials, least=0)
+        whole_number("--reference-batch", request.reference_batch)
+    whole_number("--tune-trials", request.tune_trials, least=0)
     choice("split", request.split, SPLITS)
     choice("objective", request.objective, OBJECTIVES)
     _seconds("--timeout", request.timeout)
@@ -41,11 +41,6 @@ def check(request: Request) -> Request:
     check_syntax(path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return replace(request, workload_digest=digest, started_in=request.started_in or str(Path.cwd()))
-
-
-def _whole_number(name: str, value: Any, least: int = 1) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise UsageError(f"{name} must be a whole number of {least} or more, not {value!r}")
 
 
 def _seconds(name: str, value: Any) -> None:

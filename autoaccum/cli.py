@@ -5,6 +5,7 @@ Heavy imports wait until a command runs: `autoaccum --help` loads click and noth
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -47,6 +48,9 @@ for _command in (probe, plan, show, report, compare, verify, env):
 def main() -> NoReturn:
     """Run the command line; every way out is an exit code and at most one line."""
     signal.signal(signal.SIGTERM, _interrupt)  # a scheduler's way to say Ctrl-C
+    for stream in (sys.stdout, sys.stderr):  # one that knows only ASCII shows what it can
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     given = os.environ.get("AUTOACCUM_VERBOSE", "").lower() in ("1", "true", "yes", "on")
     verbose = given or any(argument in ("-v", "-qv", "-vq", "--verbose") for argument in sys.argv)
     try:

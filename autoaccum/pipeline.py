@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -172,7 +173,7 @@ class _Run:
             with undisturbed():
                 files.write(partial, folder)
             error.folder = folder  # type: ignore[attr-defined]
-        except UsageError as full:
+        except Exception as full:
             error.report = replace(partial, warnings=(*partial.warnings, str(full)))  # type: ignore[attr-defined]
 
     def _answer(self) -> Report:
@@ -238,7 +239,9 @@ class _Run:
         )
         try:
             return tuning.run(plans)
-        except OSError as error:  # the journal's: the disk is full; what the search found stands
+        except OSError as error:  # the journal's, where the disk is full: what the search found stands
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
             self._lab.warn(f"tuning ended early, its study cannot be written: {error.strerror or error}")
             return None
         finally:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from autoaccum.errors import UsageError
 from autoaccum.knobs.names import of_options, words
 from autoaccum.records import Evidence, Knobs, Record
-from autoaccum.units import format_bytes
+from autoaccum.units import format_bytes, whole_number
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go  # noqa: TID251  (a type)
@@ -80,8 +80,7 @@ class Plan(Record):
         (32, 32, 32, 4)
         """
         for name, value in (("target_batch", target_batch), ("micro_batch", micro_batch), ("world_size", world_size)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise UsageError(f"{name} must be a whole number of 1 or more, not {value!r}")
+            whole_number(name, value)
         rank_batch = rank_share(target_batch, world_size)
         whole, rest = divmod(rank_batch, micro_batch)
         micro_batches = (micro_batch,) * whole + ((rest,) if rest else ())

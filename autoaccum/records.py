@@ -44,6 +44,9 @@ class Record:
         return cls(**{key: _revive(hints[key], value) for key, value in data.items() if key in known})
 
 
+_SCALARS: dict[Any, tuple[type, ...]] = {int: (int,), float: (float, int), str: (str,), bool: (bool,)}
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Record):
         return value.to_dict()
@@ -61,6 +64,8 @@ def _revive(hint: Any, value: Any) -> Any:
         return hint.from_dict(value)
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return hint(value)
+    if hint in _SCALARS and type(value) not in _SCALARS[hint]:
+        raise TypeError(f"{value!r} is no {hint.__name__}")
     return value
 
 
@@ -239,7 +244,7 @@ class MemoryModel(Record):
         A fit on doubling sizes says of itself how well it looks one doubling ahead: `miss_ahead`.
         """
         least = max(self.worst_miss_bytes, round(self.device_bytes(micro_batch) * _MISS_LEAST))
-        if micro_batch <= self.largest_size:
+        if micro_batch <= self.largest_size or not self.largest_size:  # an older report does not say how far
             return least
         share = _MISS_UNKNOWN if self.miss_ahead is None else max(self.miss_ahead, _MISS_LEAST)
         doublings = max(1.0, math.log2(micro_batch / max(1, self.largest_size)))
@@ -262,3 +267,8 @@ class Evidence(Record):
     memory_model: MemoryModel | None
     budget: Budget | None
     model: ModelInfo | None
+
+    @property
+    def ground(self) -> dict[str, Any]:
+        """The knobs that the search stood on at its end: none, unless nothing fits without."""
+        return next((s.options for s in reversed(self.samples) if s.ok and s.phase != "confirm"), {})

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 from autoaccum.errors import UsageError
 
@@ -72,6 +73,13 @@ def did_you_mean(text: str, known: Iterable[str]) -> str:
     """
     close = get_close_matches(text.lower(), list(known), n=1, cutoff=0.7)  # who writes tpu does not mean cpu
     return f"did you mean {close[0]}? " if close else ""
+
+
+def whole_number(name: str, value: Any, least: int = 1) -> int:
+    """Give `value` back where it is a whole number of `least` or more; else raise."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise UsageError(f"{name} must be a whole number of {least} or more, not {value!r}")
+    return value
 
 
 def choice(what: str, text: str, known: tuple[str, ...]) -> str:

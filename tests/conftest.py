@@ -29,6 +29,13 @@ LINEAR = """
         return torch.randn(size, 64), torch.randint(8, (size,))
 """
 
+
+def _own_environment() -> dict[str, str]:
+    """The environment without what changes how a command prints."""
+    terminal = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
+    return {name: value for name, value in os.environ.items() if name not in terminal}
+
+
 WriteWorkload = Callable[..., Path]
 
 
@@ -67,7 +74,7 @@ class Cli:
         done = subprocess.run(
             self.command(*arguments),
             cwd=self.folder,
-            env={**os.environ, **variables},
+            env={**_own_environment(), **variables},
             capture_output=True,
             text=True,
             timeout=170,

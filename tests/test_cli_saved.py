@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from autoaccum.records import Outcome
 from autoaccum.report.files import write_json
 from autoaccum.report.record import Report, Status
 from tests.conftest import Cli
@@ -206,6 +207,13 @@ def test_a_wrong_value_on_the_command_line_blames_no_variable(cli: Cli, run: Pat
     assert "AUTOACCUM" not in ran.err
 
 
+def test_a_mistake_elsewhere_blames_no_variable(cli: Cli) -> None:
+    ran = cli("plan", "nothere", AUTOACCUM_QUIET="1", AUTOACCUM_TARGET_BATCH="8", AUTOACCUM_MEMORY_BUDGET="8GiB")
+
+    check(ran, 2, "nothere holds no report.json")
+    assert "AUTOACCUM" not in ran.err
+
+
 def test_a_run_is_continued_whatever_variables_say(cli: Cli, run: Path) -> None:
     # The workload of that run is not there: it gets as far as that, past the options.
     ran = cli("probe", "--resume", run, AUTOACCUM_TARGET_BATCH="8", AUTOACCUM_DEVICE="cpu", AUTOACCUM_SEED="3")
@@ -301,7 +309,7 @@ def test_show_gives_the_users_text_as_it_is(cli: Cli, tmp_path: Path) -> None:
     ("made", "words"),
     [
         (without_plan(Status.NOTHING_FITS, failed(1, 2), failed(2, 1)), "Nothing fits: not even the smallest"),
-        (without_plan(Status.FAILED, failed(1, 2, message="[b]no[/]")), "No plan: [b]no[/]"),
+        (without_plan(Status.FAILED, failed(1, 2, Outcome.FAILED, message="[b]no[/]")), "No plan: [b]no[/]"),
         (without_plan(Status.INTERRUPTED, device=None, budget=None, model=None), "Interrupted:"),
     ],
 )
@@ -343,3 +351,50 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 65536)
     except OSError:  # the other end is closed
         return b""
+
+
+# What stdout cannot take, and reports that are damaged
+
+
+@pytest.mark.parametrize("arguments", [["show", "run"], ["compare", "run", "run"], ["plan", "run"]])
+def test_a_full_stdout_is_one_line(arguments: list[str], cli: Cli, tmp_path: Path) -> None:
+    save(report(tuning=tuning()), tmp_path / "run")
+
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(cli.command(*arguments), cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: stdout cannot be written: No space left on device")
+
+
+def test_a_terminal_that_knows_only_ascii_is_shown_what_it_can_show(cli: Cli, tmp_path: Path) -> None:
+    save(report(tuning=tuning()), tmp_path / "run")
+
+    ran = cli("show", "run", PYTHONIOENCODING="ascii")
+
+    assert (ran.code, ran.err) == (0, "")
+    assert "micro-batch 64 x 8" in ran.out
+
+
+@pytest.mark.parametrize("command", ["show", "plan", "report"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [('"peak_bytes": 2', '"peak_bytes": "x", "was": 2'), ('"target_batch": 512', '"target_batch": NaN')],
+)
+def test_a_field_of_another_kind_is_no_report(
+    before: str, after: str, command: str, cli: Cli, run: Path, tmp_path: Path
+) -> None:
+    path = run / "report.json"
+    path.write_text(path.read_text().replace(before, after))
+
+    check(cli(command, run), 2, "is not a report of autoaccum")
+
+
+def test_a_folder_whose_name_ends_in_json_keeps_its_files_to_itself(cli: Cli, tmp_path: Path) -> None:
+    save(report(), tmp_path / "run.json")
+
+    ran = cli("report", "run.json")
+
+    assert ran.out.startswith("wrote  run.json/")
+    assert (tmp_path / "run.json" / "report.html").exists()
+    assert not (tmp_path / "report.html").exists()

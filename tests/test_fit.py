@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -144,3 +145,10 @@ def test_noise_never_makes_more_steps_look_free_of_cost() -> None:
 
 def test_nothing_timed_is_no_model() -> None:
     assert fit_time([sample(2, outcome=Outcome.OOM)]) is None
+
+
+def test_a_model_of_an_older_report_does_not_know_how_far_it_reaches() -> None:
+    model = fit_memory([sample(m, 50 * MIB + 3 * MIB * m) for m in (2, 4, 8)])
+
+    assert model is not None
+    assert replace(model, largest_size=0, miss_ahead=None).error_bytes(32) < 0.02 * model.device_bytes(32)

@@ -436,3 +436,16 @@ def test_what_a_run_can_know_is_used() -> None:
         used.append(replan(run, target_batch=4096, memory_budget=2 * limit, split="uneven").plan.micro_batch / best)
 
     assert sum(used) / len(used) > 0.8
+
+
+def test_a_size_whose_own_peak_was_once_too_high_is_not_given() -> None:
+    confirmed = replace(ran(8, 64, phase="confirm", accumulation_steps=8), device_used_bytes=23 * GIB)
+    run = report(samples=(*report().samples[:-1], confirmed), plan=None, plans=())
+
+    assert replan(run, memory_budget="21GiB").plan.micro_batch < 64
+
+
+def test_nothing_is_said_of_sizes_far_beyond_all_that_ran() -> None:
+    found = replan(report(), target_batch=999_999, memory_budget="50000GiB")
+
+    assert found.error_bytes is None or found.error_bytes <= (found.plan.peak_bytes or 0) / 2

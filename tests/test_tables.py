@@ -176,3 +176,10 @@ def test_a_text_that_looks_like_a_list_stays_as_it_is_in_json(tmp_path: Path) ->
 
     assert files.read(tmp_path) == run
     assert '"micro_batches": [32, 32' in (tmp_path / "report.json").read_text()
+
+
+@pytest.mark.parametrize("hidden", ["\ufeff", "\u200b", "\u2060 "])
+def test_a_formula_behind_marks_that_nobody_sees_is_defused(hidden: str) -> None:
+    made = report(samples=(failed(1, 2, message=f"{hidden}=1+1"),))
+
+    assert f"'{hidden}=1+1" in tables.to_csv(made, "samples")

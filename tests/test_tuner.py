@@ -12,6 +12,7 @@ import pytest
 
 from autoaccum.errors import WorkloadError
 from autoaccum.records import PLAIN, Knobs
+from autoaccum.tuning.intervals import compare
 from autoaccum.tuning.memory import MemoryBook
 from autoaccum.tuning.results import Fate, Measurement
 from autoaccum.tuning.space import Candidate, Space
@@ -274,3 +275,21 @@ def test_compile_time_is_told_apart() -> None:
     compiled = {row.options.get("compile", False): row.compile_seconds for row in ran.rows if row.windows}
     assert compiled[True] == pytest.approx(5.0, abs=0.2)
     assert compiled[False] is None
+
+
+def test_five_readings_of_energy_on_each_side_decide_a_duel() -> None:
+    bench = MadeUpBench(
+        lambda size, knobs: 0.002 * size, joules_per_second=lambda knobs: 97.0 if knobs.optimizer == "fused" else 100.0
+    )
+
+    # A quarter of it is for a duel: time for six rounds, of which the first gives no reading, and not for eight.
+    ran = tune(bench, space_of(64, {"optimizer": (None, "fused")}), seconds=320.0, energy=True)
+
+    assert ran.best.options == {"optimizer": "fused"}
+
+
+def test_an_even_plan_takes_no_place_without_enough_windows() -> None:
+    found = compare([1.0, 1.0], [1.0, 1.0], 1)
+
+    assert not found.decisive
+    assert not found.faster

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from autoaccum.commands.options import command, option, print_answer
+from autoaccum.commands.options import answering, command, option, print_answer
 
 _GATE_EXIT_CODE = 6
 
@@ -40,7 +40,8 @@ def compare(before: str, after: str, fail_if: str | None, as_json: bool) -> None
     if as_json:
         print_answer(json.dumps(found.to_dict(), indent=2))
     else:
-        show_comparison(found, sys.stdout)
+        with answering():
+            show_comparison(found, sys.stdout)
     display = Display(sys.stderr)
     for text in found.broken:
         display.say("failed", text, style="red")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 
-import click
-
-from autoaccum.commands.options import command, option
+from autoaccum.commands.options import command, option, print_answer
 
 
 @command()
@@ -23,4 +21,4 @@ def env(device: str, as_json: bool) -> None:
     from autoaccum.environment import describe, lines
 
     found = describe(device)
-    click.echo(json.dumps(found, indent=2) if as_json else "\n".join(lines(found)))
+    print_answer(json.dumps(found, indent=2) if as_json else "\n".join(lines(found)))

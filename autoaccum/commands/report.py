@@ -12,7 +12,7 @@ from autoaccum.commands.options import command, option, print_answer
 @command()
 @click.argument("run", metavar="RUN", type=click.Path())
 @option(
-    "--plot", metavar="FILE", type=click.Path(), help="Only draw memory against the micro-batch: .svg, .png or .pdf."
+    "--plot", metavar="FILE", type=click.Path(), help="Also draw memory against the micro-batch: .svg, .png or .pdf."
 )
 def report(run: str, plot: str | None) -> None:
     """Make the CSV files and report.html of RUN again, from its report.json.
@@ -30,7 +30,6 @@ def report(run: str, plot: str | None) -> None:
     if plot is not None:
         draw(picture(found.evidence), Path(plot))
         print_answer(f"drew  {plot}")
-        return
-    folder = Path(run).parent if Path(run).suffix == ".json" else Path(run)
-    files.rebuild(found, folder)
-    print_answer(f"wrote  {folder}/  {'  '.join(files.MADE)}")
+    if found.folder is not None:
+        files.rebuild(found, found.folder)
+        print_answer(f"wrote  {found.folder}/  {'  '.join(files.MADE)}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from autoaccum.commands.options import command, option
+from autoaccum.commands.options import answering, command, option
 
 
 @command()
@@ -24,4 +24,6 @@ def show(run: str, quiet: bool) -> None:
     from autoaccum.display import show_run
     from autoaccum.report import files
 
-    show_run(files.read(Path(run)), sys.stdout, quiet=quiet)
+    found = files.read(Path(run))
+    with answering():
+        show_run(found, sys.stdout, quiet=quiet)

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from autoaccum.commands.options import command, option
+from autoaccum.commands.options import command, option, print_answer
 
 
 @command()
@@ -38,7 +38,7 @@ def verify(workload: str, as_json: bool, seed: int, timeout: float, quiet: bool,
         verdict = verification.run(workload, seed=seed, timeout=timeout, echo=display.echo if verbose else None)
     finally:
         display.close()
-    click.echo(verification.as_json(verdict) if as_json else verdict.line)
+    print_answer(verification.as_json(verdict) if as_json else verdict.line)
     for word, text in () if quiet else verification.details(verdict):
         display.say(word, text)
     raise click.exceptions.Exit(verdict.exit_code)

@@ -30,7 +30,7 @@ from autoaccum.recipe import low_precision
 from autoaccum.records import Evidence, ModelInfo, Outcome, Request, Sample, Trial
 from autoaccum.solve import SPLITS
 from autoaccum.trial import Runner, model_info
-from autoaccum.units import format_bytes, parse_budget
+from autoaccum.units import format_bytes, parse_budget, whole_number
 
 _LOG = logging.getLogger("autoaccum")
 _REPEATED = (
@@ -186,9 +186,7 @@ class LiveLab:
 
 def _checked(request: Request) -> Request:
     for name in ("target_batch", "world_size"):
-        value = getattr(request, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise UsageError(f"{name} must be a whole number of 1 or more, not {value!r}")
+        whole_number(name, getattr(request, name))
     if request.split not in SPLITS:
         raise UsageError(f'unknown split "{request.split}": use auto, even or uneven')
     rank_share(request.target_batch, request.world_size)

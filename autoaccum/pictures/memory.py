@@ -56,7 +56,8 @@ class Picture:
 
 def picture(evidence: Evidence) -> Picture:
     """Give the picture of what was measured."""
-    samples = _comparable(evidence.samples)
+    # With other knobs than the search stood on at its end, what a trial held does not compare.
+    samples = [s for s in evidence.samples if s.options == evidence.ground or s.phase == "confirm"]
     limit = None if evidence.budget is None else evidence.budget.limit_bytes
     model = evidence.memory_model
     sizes = _grid(samples) if model is not None else ()
@@ -96,12 +97,6 @@ def parts_of(total_bytes: int, overhead_bytes: int, model: ModelInfo | None) -> 
         rest -= parts[-1].size_bytes
     name = "activations, temporary, cache" if model is not None else "model, activations, cache"
     return [*parts, Part(name=name, size_bytes=rest)]
-
-
-def _comparable(samples: Sequence[Sample]) -> list[Sample]:
-    """Give the trials with the knobs that the search stood on at its end, and those that confirm the plan."""
-    stood_on = next((s.options for s in reversed(samples) if s.ok and s.phase != "confirm"), {})
-    return [sample for sample in samples if sample.options == stood_on or sample.phase == "confirm"]
 
 
 def _grid(samples: Sequence[Sample]) -> tuple[int, ...]:

@@ -77,7 +77,7 @@ def read(run: Path) -> Report:
     """Read the report of a run folder back, or of a report.json of its own; also of an older version."""
     path = run if run.suffix == ".json" and not run.is_dir() else run / "report.json"
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
         _check_version(data["schema_version"], path)
         return replace(Report.from_dict(data), folder=path.parent)
     except FileNotFoundError:
@@ -89,6 +89,10 @@ def read(run: Path) -> Report:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UsageError(f"{path} is not a report of autoaccum") from error
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no number of JSON")
 
 
 def _check_version(version: object, path: Path) -> None:
@@ -104,7 +108,7 @@ def _check_version(version: object, path: Path) -> None:
 
 def _write_whole(path: Path, text: str) -> None:
     """Write beside the file, then put it in its place: a full disk, or a power cut, leaves the old one whole."""
-    partial = path.with_name(f".{path.name}.partial")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
             file.write(text)
@@ -112,7 +116,9 @@ def _write_whole(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}; what was there before is whole") from error
+        raise UsageError(
+            f"{path} cannot be written: {error.strerror or error}; what was there before is whole"
+        ) from error
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)

@@ -20,6 +20,7 @@ from autoaccum.tuning.memory import kind_of
 from autoaccum.tuning.results import Fate
 
 _UNLIKE = 0.10  # of a peak with knobs that the search did not have: what the model may be off at other sizes
+_FARTHEST = 1.5  # times what is predicted: what may need more than that is not known at all
 _RESTLESS = 0.15  # by what share runs differ, where they do (benchmarks/plan_holds.py)
 
 
@@ -47,7 +48,7 @@ class Past:
     @classmethod
     def of(cls, report: Report, device: DeviceInfo, budget: Budget) -> Self:
         """Gather it from a report."""
-        ground = next((s.options for s in reversed(report.samples) if s.ok and s.phase != "confirm"), {})
+        ground = report.evidence.ground
         options = ground if report.plan is None else report.plan.options
 
         def alike(others: Mapping[str, Any]) -> bool:
@@ -57,7 +58,7 @@ class Past:
         confirming = [s for s in report.samples if s.phase == "confirm" and alike(s.options)]
         rows = [] if report.tuning is None else [row for row in report.tuning.trials if alike(row.options)]
         tuned = [row.as_sample() for row in rows if row.outcome in (Fate.OK, Fate.PRUNED) and row.peak_bytes]
-        gone = [replace(row.as_sample(), outcome=Outcome.OOM) for row in rows if row.outcome is Fate.OOM]
+        gone = [row.as_sample() for row in rows if row.outcome is Fate.OOM]
         trained = [*tuned, *(s for s in confirming if s.ok)]
         # Where runs differ, what the search's exact meter showed is no measurement of training.
         ran = [*(s for s in search if s.ok and device.repeatable), *trained]
@@ -86,12 +87,17 @@ class Past:
         failures = [each for each in self.failures if each.size <= size and (each.alone or not ran_alone)]
         if any(limit_bytes <= each.limit_bytes for each in failures):
             return False
+        own = [s for s in self.samples if s.micro_batch == size and (alone or s.accumulation_steps > 1)]
+        if any(self.peak(s, alone=alone) > limit_bytes for s in own):
+            return False
         if self.within(size, limit_bytes, alone=alone):
             return True
         if any((self.needs(each.size) or 0) <= each.limit_bytes for each in failures):
             return False  # by the model they would have fitted: it is wrong there
         needs = self.needs(size)
-        return needs is not None and needs <= limit_bytes
+        if needs is None or self.memory is None or needs > _FARTHEST * self.memory.device_bytes(size):
+            return False
+        return needs <= limit_bytes
 
     def within(self, size: int, limit_bytes: int, *, alone: bool) -> list[Sample]:
         """Give the trials at least as large that stay within the limit."""
@@ -102,7 +108,7 @@ class Past:
         return _held(sample, 0 if alone else self.gradient_bytes)
 
     def needs(self, size: int) -> int | None:
-        """Give what a size needs at the most, by the model and its error; None where there is no model."""
+        """Give what a size may need, by the model and its error; None where there is no model."""
         if self.memory is None:
             return None
         predicted, largest = self.memory.device_bytes(size), max(1, self.memory.largest_size)

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from autoaccum.errors import UsageError
 from autoaccum.plans import Plan
@@ -68,8 +68,8 @@ class Report(Record):
         """What the plan rests on."""
         return Evidence(samples=self.samples, memory_model=self.memory_model, budget=self.budget, model=self.model)
 
-    @classmethod
-    def load(cls, run: str | os.PathLike[str]) -> Self:
+    @staticmethod
+    def load(run: str | os.PathLike[str]) -> Report:
         """Read the report of a run folder, or of a report.json of its own.
 
         >>> Report.load("results/model-2026-11-18-001").plan.micro_batch
@@ -77,8 +77,7 @@ class Report(Record):
         """
         from autoaccum.report import files
 
-        report = files.read(Path(run))
-        return cls(**{name: getattr(report, name) for name in cls.__dataclass_fields__})
+        return files.read(Path(run))
 
     def to_frame(self, table: str = "samples") -> pd.DataFrame:
         """Give a table as pandas has it: "samples", "plans" or "tuning"; the columns are those of the CSV file.

@@ -7,7 +7,6 @@ off the budget. The answer says which of the three it is.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from autoaccum.advice import shared_by_ranks
 from autoaccum.confirm import training_limit
@@ -18,7 +17,7 @@ from autoaccum.records import Budget, DeviceInfo, Record
 from autoaccum.report.past import Past
 from autoaccum.report.record import Report
 from autoaccum.solve import SPLITS, Known, shortlist, solve
-from autoaccum.units import choice, format_bytes, parse_budget
+from autoaccum.units import choice, format_bytes, parse_budget, whole_number
 
 _MOST_SAMPLES = 1_000_000  # of one rank: a plan lists each of its micro-batches
 
@@ -47,8 +46,8 @@ def replan(
     """Give the plans for what is asked, else as in the run; raise where nothing fits, or nothing is known."""
     if report.device is None or report.budget is None or not any(sample.ok for sample in report.samples):
         raise UsageError("no trial of that run ended well, so it has nothing to plan from: probe again")
-    target = _whole("--target-batch", report.target_batch if target_batch is None else target_batch)
-    ranks = _whole("--world-size", report.world_size if world_size is None else world_size)
+    target = whole_number("--target-batch", report.target_batch if target_batch is None else target_batch)
+    ranks = whole_number("--world-size", report.world_size if world_size is None else world_size)
     before = "auto" if report.request is None else report.request.split
     asked = choice("split", before if split is None else split, SPLITS)
     rank_batch = rank_share(target, ranks)
@@ -140,9 +139,3 @@ def _budget(device: DeviceInfo, before: Budget, asked: str | int | None) -> tupl
             f"device context and libraries take another amount, and the speed is another",
         )
     return Budget(limit_bytes=limit, reserve_bytes=0, source="user"), warnings
-
-
-def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UsageError(f"{name} must be a whole number of 1 or more, not {value!r}")
-    return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import unicodedata
 from collections.abc import Callable
 from typing import Any
 
@@ -71,6 +72,7 @@ TUNING_COLUMNS = {
 
 # What a spreadsheet takes for the start of a formula; some look behind tabs and line ends.
 _FORMULA = tuple("=+-@＝＋－＠")
+_LOOK = 1000  # characters, behind which no spreadsheet looks for one
 _CONTROL = tuple("\t\r\n\0")
 
 
@@ -124,7 +126,8 @@ def to_csv(report: Report, table: str) -> str:
 
 def _defused(text: str) -> str:
     """Give the text so that a spreadsheet does not run it: what begins as a formula, or after white space would."""
-    return f"'{text}" if text.lstrip()[:1] in _FORMULA or text[:1] in _CONTROL else text
+    seen = "".join(each for each in text[:_LOOK] if unicodedata.category(each) != "Cf")  # marks that nobody sees
+    return f"'{text}" if seen.lstrip()[:1] in _FORMULA or text[:1] in _CONTROL else text
 
 
 def _frame(rows: list[dict[str, Any]], columns: dict[str, str]) -> pd.DataFrame:

@@ -77,8 +77,8 @@ class Incumbent:
         plans = self._study.space.plans
         sides = [(plans[each.micro_batch], candidate_of(each).knobs) for each in (best, row)]
         found = self._stopwatch.duel(sides[0], sides[1], seconds=seconds)
-        if isinstance(found, Sample):
-            return  # one of them does not run any more: what was measured before stands
+        if isinstance(found, Sample) or not found.windows:
+            return  # one of them does not run any more, or says nothing: what was measured before stands
         wins = self._wins(found, row, best)
         self._study.keep(
             Duel(
@@ -100,7 +100,7 @@ class Incumbent:
         if self._worth_uneven > 1.0 and was_even and not even:
             return found.faster and found.ratio < 1 / self._worth_uneven
         if self._worth_uneven > 1.0 and even and not was_even and len(row.options) <= len(best.options):
-            return found.ratio < self._worth_uneven
+            return found.decisive and found.ratio < self._worth_uneven
         return found.faster or (found.decisive and not found.slower and self._simpler(row, best))
 
     def _crown(self, row: Measurement) -> None:

@@ -14,7 +14,7 @@ from statistics import median
 
 _LEVEL = 0.95
 WORTH = 0.01  # what is gained by less is not worth a knob
-_DECISIVE, _DECISIVE_IF_FAR = 7, 4  # windows of each side
+ENOUGH, _DECISIVE_IF_FAR = 7, 4  # windows of each side
 _FAR = 0.05
 _DUEL_Z = 3.0  # an interval at 99.7 %: a duel looks after every round, and a tuning has several
 _MOST_OF_A_SIDE = 200
@@ -68,6 +68,7 @@ class Comparison:
     rounds: int
     windows: int  # of the side that has fewer
     worth: float = WORTH
+    enough: int = ENOUGH  # windows of each side, where they are not far apart
 
     @property
     def decisive(self) -> bool:
@@ -76,7 +77,7 @@ class Comparison:
         Where all of one side are far from all of the other, four of each will do.
         """
         far = self.high < 1.0 - _FAR or self.low > 1.0 + _FAR
-        return self.windows >= (_DECISIVE_IF_FAR if far else _DECISIVE)
+        return self.windows >= (_DECISIVE_IF_FAR if far else self.enough)
 
     @property
     def faster(self) -> bool:
@@ -95,7 +96,9 @@ class Comparison:
         return self.faster or self.slower or (self.decisive and close)
 
 
-def compare(incumbent: Sequence[float], challenger: Sequence[float], rounds: int, worth: float = WORTH) -> Comparison:
+def compare(
+    incumbent: Sequence[float], challenger: Sequence[float], rounds: int, worth: float = WORTH, enough: int = ENOUGH
+) -> Comparison:
     """Compare the windows of two that took turns, so that what slowed the machine for a while slowed both.
 
     The ratio is the median over all pairs of their windows, and its interval comes from the ranks of the pairs
@@ -118,6 +121,7 @@ def compare(incumbent: Sequence[float], challenger: Sequence[float], rounds: int
         rounds=rounds,
         windows=windows,
         worth=worth,
+        enough=enough,
     )
 
 

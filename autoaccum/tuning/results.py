@@ -24,6 +24,15 @@ class Fate(StrEnum):
     FAILED = "failed"
 
 
+_OUTCOMES = {
+    Fate.OK: Outcome.OK,
+    Fate.PRUNED: Outcome.OK,
+    Fate.OOM: Outcome.OOM,
+    Fate.INFEASIBLE: Outcome.OOM,
+    Fate.FAILED: Outcome.FAILED,
+}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measurement(Record):
     """One trial; a row of tuning.csv."""
@@ -53,7 +62,7 @@ class Measurement(Record):
             phase="tune",
             micro_batch=self.micro_batch,
             accumulation_steps=self.accumulation_steps,
-            outcome=Outcome.OK,
+            outcome=_OUTCOMES[self.outcome],
             device_used_bytes=self.peak_bytes,
             step_seconds=self.update_seconds,
             optimizer_seconds=self.optimizer_seconds,

@@ -17,7 +17,7 @@ from typing import Protocol
 from autoaccum.isolate import Answer
 from autoaccum.plans import Plan
 from autoaccum.records import Knobs, Sample, Trial, Window
-from autoaccum.tuning.intervals import WORTH, WORTH_ACROSS_PROCESSES, Comparison, Estimate, compare, estimate
+from autoaccum.tuning.intervals import ENOUGH, WORTH, WORTH_ACROSS_PROCESSES, Comparison, Estimate, compare, estimate
 
 WELL_KNOWN = 0.03  # the width of the interval, as a share of the median, at which no more windows are run
 _WINDOW_SECONDS = 0.25  # about as long as a window is, where a whole update takes longer
@@ -27,6 +27,8 @@ _MOST_WINDOWS = 64  # of one order
 _FEWEST_WINDOWS = 6  # from here on all windows enclose the median for certain, to 95 %
 _FEW_WINDOWS = 4  # are enough where they hardly differ
 _ROUNDS = (2, 10)  # of a duel: at least, at most
+_TURNS_OF_A_PROCESS = 2  # in a duel of processes: then a new one takes its place, for no two are laid out alike
+_ENERGIES = 5  # of each side of a duel: each is a second's, where a window of time is much less
 
 _SEATS = ("incumbent", "challenger")
 
@@ -138,6 +140,7 @@ class Stopwatch:
     ) -> Comparison | Sample:
         """Measure two candidates in turns; give the comparison, or the sample of the one that could not be run."""
         began, rounds = self._clock(), 0
+        least = 2 * _TURNS_OF_A_PROCESS if self._own_processes else _ROUNDS[0]
         sides = [
             _Series(plan=plan, knobs=knobs, steps=min(2, plan.accumulation_steps))
             for plan, knobs in (incumbent, challenger)
@@ -147,14 +150,14 @@ class Stopwatch:
         try:
             while True:
                 for index in (0, 1) if rounds % 2 == 0 else (1, 0):
-                    sample = self._turn(sides[index], _SEATS[index], first=rounds == 0)
+                    sample = self._turn(sides[index], _SEATS[index], first=rounds % _TURNS_OF_A_PROCESS == 0)
                     if not sample.ok:
                         return sample
                 rounds += 1
                 values = [self._values(side) for side in sides]
                 late = rounds >= _ROUNDS[1] or self._clock() - began > seconds
-                if rounds >= _ROUNDS[0] and (late or all(values)):
-                    result = compare(values[0], values[1], rounds, self.worth)
+                if rounds >= least and (late or all(values)):
+                    result = compare(values[0], values[1], rounds, self.worth, _ENERGIES if self._energy else ENOUGH)
                     if late or result.settled:
                         return result
         finally:
