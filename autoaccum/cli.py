@@ -57,13 +57,17 @@ def main() -> NoReturn:
         code = cli.main(standalone_mode=False)
     except (AutoaccumError, Interrupted) as error:
         _fail(str(error), error.exit_code, getattr(error, "details", "") if verbose else "")
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        sys.exit(error.exit_code)
     except click.ClickException as error:
         _fail(error.format_message(), error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted", 130)
     except Exception as error:
         details = traceback.format_exc() if verbose else ""
-        _fail(f"internal error: {type(error).__name__}: {error} (-v shows the traceback; please report it)", 1, details)
+        hint = "AUTOACCUM_VERBOSE=1 shows the traceback; please report it"
+        _fail(f"internal error: {type(error).__name__}: {error} ({hint})", 1, details)
     sys.exit(code)
 
 

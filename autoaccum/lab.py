@@ -98,20 +98,20 @@ class WorkerLab:
         self._watcher.opened(ready.device, ready.budget)
         return ready.device, ready.budget
 
-    def take_up(self, device: DeviceInfo, budget: Budget, samples: Sequence[Sample], warnings: Sequence[str]) -> None:
+    def take_up(self, device: DeviceInfo, budget: Budget, samples: Sequence[Sample]) -> None:
         """Go on from what an earlier run has seen, on the same device under the same budget."""
         self._before = device, budget
         self._spec = replace(self._spec, limit_bytes=budget.limit_bytes)
         self.samples.extend(samples)
-        self.warn(*warnings)
+        for sample in samples:
+            self._warn_of_loss(sample)
 
     def run(self, trial: Trial, at_most: int | None = None) -> Sample:
         """Run one trial in the present worker, or in a new one if that has died; raise if the workload raised."""
         self._watcher.trial_started(trial, at_most)
         sample = self.time(trial, number=len(self.samples) + 1).sample
         self.samples.append(sample)
-        if sample.outcome in (Outcome.KILLED, Outcome.TIMED_OUT):
-            self.warn(f"micro-batch {sample.micro_batch} counts as too large: {sample.message}")
+        self._warn_of_loss(sample)
         self._keep()
         self._watcher.trial_finished(sample)
         if sample.outcome is Outcome.FAILED:
@@ -133,6 +133,10 @@ class WorkerLab:
         self._learn(answer.model)
         self.warn(*answer.warnings)
         return replace(answer, sample=replace(answer.sample, fresh=worker.trials == 1))
+
+    def _warn_of_loss(self, sample: Sample) -> None:
+        if sample.outcome in (Outcome.KILLED, Outcome.TIMED_OUT):
+            self.warn(f"micro-batch {sample.micro_batch} counts as too large: {sample.message}")
 
     def _learn(self, model: ModelInfo | None) -> None:
         """Keep the facts of the model; a trial that failed has no optimizer's state, which another may have shown."""

@@ -3,7 +3,7 @@
 An allocator that is out of memory says so in many ways, and on the CPU it may not say anything:
 the process dies. This module is the only place that knows them all.
 
-    raised   torch.OutOfMemoryError, MemoryError, OSError(ENOMEM), RuntimeError with a known text
+    raised   torch.OutOfMemoryError, MemoryError, OSError(ENOMEM), RuntimeError or SystemError with a known text
     printed  std::bad_alloc, libgomp's "Thread creation failed": the process aborts or exits
     silent   SIGSEGV, SIGABRT or SIGBUS under a memory limit, where a smaller size ran
 """
@@ -54,6 +54,7 @@ _TEXTS = (
     "out_of_host_memory",
     "out_of_resources",
 )
+_NO_WORD = "error return without exception set"  # C code that had no memory left to raise with
 _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS}
 _REQUEST = (
     re.compile(r"tried to allocate (?P<n>[0-9.]+) (?P<unit>bytes|[KMGT]iB)", re.IGNORECASE),
@@ -78,6 +79,8 @@ def is_oom(error: BaseException | None) -> bool:
         if isinstance(error, OSError) and error.errno == errno.ENOMEM:
             return True
         if isinstance(error, RuntimeError) and is_oom_text(str(error)):
+            return True
+        if isinstance(error, SystemError) and _NO_WORD in str(error):
             return True
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return False

@@ -123,6 +123,11 @@ def resume(
     request = check(asked)
     if request.workload_digest != before.request.workload_digest:
         raise UsageError(f"{request.workload} has changed since the run in {folder}: probe again")
+    if before.status is Status.PLANNED and tune_trials is None and tune_seconds is None:
+        more = "to tune further, give --tune-trials or --tune-seconds"
+        raise UsageError(f"the run in {folder} is finished: autoaccum show {folder} shows it; {more}")
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"{folder} cannot be written, and a run is continued where it is: copy it elsewhere")
     return _Run(request, folder, watcher or Silent(), echo, before).finish(), folder
 
 
@@ -144,7 +149,7 @@ class _Run:
         if before is not None and before.device is not None and before.budget is not None:
             # Trials that failed are tried again, and the plan is confirmed anew.
             kept = [s for s in before.samples if s.outcome is not Outcome.FAILED and s.phase != "confirm"]
-            self._lab.take_up(before.device, before.budget, kept, before.warnings)
+            self._lab.take_up(before.device, before.budget, kept)
 
     def finish(self) -> Report:
         """Walk to the end, and write what was found, however it ends."""

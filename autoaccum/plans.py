@@ -58,6 +58,13 @@ class Plan(Record):
         """Whether all micro-batches have the same size."""
         return len(set(self.micro_batches)) == 1
 
+    @property
+    def sizes(self) -> str:
+        """The micro-batches in short: "64", or "2 x 52 + 8 x 51"."""
+        if self.even:
+            return str(self.micro_batch)
+        return " + ".join(f"{len(list(same))} x {size}" for size, same in groupby(self.micro_batches))
+
     def __str__(self) -> str:
         """Give the plan in words: "micro-batch 64 x 8 accumulation steps = 512 with bf16 autocast"."""
         steps = f"{self.accumulation_steps} accumulation step{'s' if self.accumulation_steps > 1 else ''}"
@@ -65,8 +72,7 @@ class Plan(Record):
         options = f" with {', '.join(words(Knobs.from_dict(self.options)))}" if self.options else ""
         if self.even:
             return f"micro-batch {self.micro_batch} x {steps}{ranks} = {self.effective_batch}{options}"
-        sizes = " + ".join(f"{len(list(same))} x {size}" for size, same in groupby(self.micro_batches))
-        return f"micro-batches {sizes} in {steps}{ranks} = {self.effective_batch}{options}"
+        return f"micro-batches {self.sizes} in {steps}{ranks} = {self.effective_batch}{options}"
 
     @classmethod
     def of(

@@ -214,7 +214,7 @@ class ModelInfo(Record):
     optimizer: str = ""
     beta1: float | None = None  # of an optimizer that has betas
     buffer_bytes: int = 0
-    optimizer_state_bytes: int | None = None  # after an update; None before there was one
+    optimizer_state_bytes: int | None = None  # after an update; None before there was one, or where there is none
 
 
 _MISS_UNKNOWN = 0.10  # of a prediction beyond the samples, where there are too few of them to say

@@ -15,6 +15,7 @@ from autoaccum.records import Budget, MemoryModel, Sample
 
 SPLITS = ("auto", "even", "uneven")
 WORTH_UNEVEN = 1.05  # how much faster an uneven plan must be, for "auto" to prefer it
+_MANY_MORE = 4  # times the steps, from which an even plan is not preferred to an uneven one
 _MOST_PLANS = 12
 
 
@@ -53,9 +54,12 @@ def solve(target_batch: int, world_size: int, split: str, fits: Callable[[int], 
     plans = [_plan(rank_batch, -(-rank_batch // size), world_size, known) for size in sizes]
     seconds = {plan.accumulation_steps: _seconds(plan, known) for plan in plans}
 
+    fewest_even = min((plan.accumulation_steps for plan in plans if plan.even), default=0)
+
     def rank(plan: Plan) -> tuple[float, int]:
-        handicap = WORTH_UNEVEN if split == "auto" and not plan.even else 1.0
-        return seconds[plan.accumulation_steps] * handicap, plan.accumulation_steps
+        # Where even plans take many times the steps, as for a prime target, evenness is no reason to take them.
+        handicapped = split == "auto" and not plan.even and fewest_even <= _MANY_MORE * plan.accumulation_steps
+        return seconds[plan.accumulation_steps] * (WORTH_UNEVEN if handicapped else 1.0), plan.accumulation_steps
 
     return sorted(plans, key=rank)
 

@@ -244,3 +244,16 @@ def test_a_knob_that_cannot_be_turned_is_named_with_the_reason(cli: Cli, workloa
     assert report["tuning"]["unsupported"]["channels_last"] == "the model has no Conv2d"
     assert report["tuning"]["unsupported"]["tf32"] == "needs CUDA"
     assert "fused" in report["tuning"]["allowed"]
+
+
+def test_a_run_that_is_finished_is_left_as_it_is(cli: Cli, workload: WriteWorkload) -> None:
+    first = cli("probe", workload(), "--target-batch", "8", "--device", "cpu", "--memory-budget", "2GiB")
+    assert first.code == 0
+    (folder,) = (cli.folder / "results").iterdir()
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    ran = cli("probe", "--resume", folder)
+
+    assert ran.code == 2
+    assert "is finished: autoaccum show" in ran.error
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

@@ -136,3 +136,12 @@ def test_a_run_is_like_itself() -> None:
 
     assert found.differences == ()
     assert all(before == after for before, after in found.figures.values())
+
+
+def test_knobs_are_compared_in_words_and_only_between_plans() -> None:
+    plan = report().plan
+    assert plan is not None
+    fused = report(plan=replace(plan, options={"optimizer": "fused"}))
+
+    assert "knobs: none and fused optimizer" in compare(report(), fused, []).differences
+    assert not any("knobs" in text for text in compare(report(), report(plan=None, plans=()), []).differences)

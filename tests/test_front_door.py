@@ -246,5 +246,5 @@ def test_a_bug_of_our_own_is_one_line_with_exit_code_1(
 
     assert exit_.value.code == 1
     assert capsys.readouterr().err == (
-        "error: internal error: ZeroDivisionError: oops (-v shows the traceback; please report it)\n"
+        "error: internal error: ZeroDivisionError: oops (AUTOACCUM_VERBOSE=1 shows the traceback; please report it)\n"
     )

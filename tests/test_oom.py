@@ -157,3 +157,8 @@ def test_convolutions_in_a_tight_budget_run_out_without_another_outcome(start: C
 
 def test_printed_text_is_searched_too() -> None:
     assert is_oom_text("...\nlibgomp: Thread creation failed: Resource temporarily unavailable\n")
+
+
+def test_c_code_without_memory_to_raise_with_is_out_of_memory() -> None:
+    assert is_oom(SystemError("error return without exception set"))
+    assert not is_oom(SystemError("bad argument to internal function"))

@@ -95,7 +95,7 @@ def test_a_size_that_was_not_run_lies_below_one_that_was() -> None:
     assert found.plan.micro_batches == (24,)
     assert found.basis == "below"
     assert found.plan.peak_bytes == pytest.approx(held(24), rel=0.01)
-    assert "smaller than 64, which was" in found.words
+    assert "smaller than 64, which ran" in found.words
 
 
 def test_a_larger_budget_gives_a_larger_size_with_the_error_of_the_prediction() -> None:
@@ -318,7 +318,7 @@ def test_a_run_in_which_nothing_ran_has_no_answer(samples: tuple[Any, ...]) -> N
 
 
 def test_a_budget_below_what_anything_needs_fits_nothing_and_says_what_one_sample_needs() -> None:
-    with pytest.raises(NothingFits, match=r"nothing fits 3\.00 GiB.* micro-batch of 1 is predicted to need up to 3\."):
+    with pytest.raises(NothingFits, match=r"nothing fits 3\.00 GiB.* micro-batch of 1 may need 3\."):
         replan(report(), memory_budget="3GiB")
 
 
@@ -363,7 +363,7 @@ def test_nonsense_is_a_usage_error(wrong: dict[str, Any], words: str) -> None:
 
 
 def test_a_reports_own_answer_can_be_drawn() -> None:
-    plan = report().replan(target_batch=1024)
+    plan = report().replan(target_batch=1024).plan
 
     assert plan.evidence is not None
     assert plan.evidence.budget == Budget(limit_bytes=LIMIT, reserve_bytes=0, source="user")
@@ -449,3 +449,21 @@ def test_nothing_is_said_of_sizes_far_beyond_all_that_ran() -> None:
     found = replan(report(), target_batch=999_999, memory_budget="50000GiB")
 
     assert found.error_bytes is None or found.error_bytes <= (found.plan.peak_bytes or 0) / 2
+
+
+def test_a_run_that_raised_answers_for_what_ran_and_no_more() -> None:
+    raised = failed(4, 16, Outcome.FAILED, message="no more than 8")
+    run = without_plan(Status.FAILED, ran(1, 2), ran(2, 4), ran(3, 8), raised)
+
+    assert replan(run, target_batch=96).plan.micro_batch == 8
+    assert replan(run, target_batch=96, memory_budget="200GiB").plan.micro_batch == 8
+
+
+def test_a_prime_target_is_not_split_into_single_samples_for_the_sake_of_evenness() -> None:
+    assert replan(report(), target_batch=97).plan.micro_batches == (49, 48)
+
+
+def test_a_size_of_the_search_alone_is_said_to_be_that() -> None:
+    found = replan(on_cpu(), target_batch=16)
+
+    assert "ran in the search only" in found.words

@@ -154,7 +154,7 @@ def test_what_is_no_report_is_refused_in_one_line(text: str, tmp_path: Path) -> 
     with pytest.raises(UsageError) as raised:
         Report.load(tmp_path)
 
-    assert str(raised.value) == f"{tmp_path / 'report.json'} is not a report of autoaccum"
+    assert str(raised.value) == f"{tmp_path / 'report.json'} is not a report of autoaccum, or is damaged: probe again"
 
 
 def test_a_report_comes_back_with_what_its_plan_rests_on(tmp_path: Path) -> None:

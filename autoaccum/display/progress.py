@@ -145,7 +145,8 @@ class Display:
 
     def say(self, word: str, text: str, style: str = "bold") -> None:
         """Print a line of prose: a styled word, then the text as it is."""
-        self._console.print(f"[{style}]{word}[/]  {escape(text)}", soft_wrap=True)
+        # A terminal would break the line within a word; a file has no width.
+        self._console.print(f"[{style}]{word}[/]  {escape(text)}", soft_wrap=not self._console.is_terminal)
 
     def echo(self, printed: bytes) -> None:
         """Pass on what the user's code printed."""

@@ -25,7 +25,7 @@ _NARROWEST = 12  # to which text is wrapped: its longest words have as many lett
 _PROSE = {"with": 20, "message": 16}  # to which longer text is
 # What goes first where the terminal is narrow: what other columns tell too, then what is looked for least.
 _LEAST_NEEDED = (
-    "plan", "J/sample", "±", "headroom", "steps", "phase", "of budget", "trial", "message", "update", "peak", "with",
+    "J/sample", "±", "headroom", "steps", "phase", "of budget", "trial", "message", "update", "peak", "with",
 )  # fmt: skip
 
 

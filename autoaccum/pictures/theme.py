@@ -25,7 +25,7 @@ def layout(x: str, y: str, **more: Any) -> dict[str, Any]:
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": FONT, "size": 13, "color": GREY},
-        "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
+        "margin": {"l": 8, "r": 8, "t": 28, "b": 8},
         "hovermode": "closest",
         "legend": {"orientation": "h", "yanchor": "top", "y": -0.22, "x": 0},
         "xaxis": {**axis, "title": {"text": x}},

@@ -79,6 +79,7 @@ def history(report: Report) -> go.Figure | None:
                 mode="markers", marker={"symbol": symbol, "color": colour, "size": 9}, text=[_named(r) for r in same],
                 hovertemplate="trial %{x}, %{text}<br>%{y:.4g} samples/s<extra>" + name + "</extra>",
             )  # fmt: skip
+    _add_plan(figure, report, lambda row: row.trial)
     best, line = 0.0, []
     for row in timed:
         best = max(best, row.samples_per_second or 0.0)
@@ -102,7 +103,7 @@ def knobs(report: Report) -> go.Figure | None:
     }
     figure = go.Figure(layout=layout)
     figure.add_bar(
-        base=1.0, x=[effect.speed - 1 for effect in found], orientation="h",
+        base=1.0, x=[effect.speed - 1 for effect in found], orientation="h", width=0.6,
         y=["<br>".join(wrap(effect.name, _LABEL)) for effect in found],
         marker={"color": [theme.GREEN if effect.speed >= 1 else theme.GREY for effect in found]},
         error_x={
@@ -125,10 +126,12 @@ def tradeoff(report: Report) -> go.Figure | None:
     name, divisor = theme.unit(max(row.peak_bytes or 0 for row in rows))
     figure = go.Figure(layout=theme.layout(f"peak memory ({name})", "samples/s"))
     front = _front(rows)
-    figure.add_scatter(
-        x=[(row.peak_bytes or 0) / divisor for row in front], y=[row.samples_per_second for row in front],
-        name="nothing is faster with less", mode="lines", line={"color": theme.GREEN, "shape": "hv"}, hoverinfo="skip",
-    )  # fmt: skip
+    if len(front) > 1:
+        figure.add_scatter(
+            x=[(row.peak_bytes or 0) / divisor for row in front], y=[row.samples_per_second for row in front],
+            name="nothing is faster with less", mode="lines", line={"color": theme.GREEN, "shape": "hv"},
+            hoverinfo="skip",
+        )  # fmt: skip
     joules = [row.joules_per_sample for row in rows]
     told = all(each is not None for each in joules)
     marker: dict[str, Any] = {"size": 10, "color": joules if told else theme.BLUE}
@@ -140,6 +143,7 @@ def tradeoff(report: Report) -> go.Figure | None:
         text=[f"{_named(row)}<br>{format_bytes(row.peak_bytes or 0)}{_joules(row)}" for row in rows],
         hovertemplate="%{text}<br>%{y:.4g} samples/s<extra></extra>",
     )  # fmt: skip
+    _add_plan(figure, report, lambda row: (row.peak_bytes or 0) / divisor)
     return figure
 
 
@@ -186,6 +190,16 @@ def _at(row: Measurement, seconds: float | None) -> float:
     """Give the speed if an update took so long; without an interval, as it is."""
     speed = row.samples_per_second or 0.0
     return speed * row.update_seconds / seconds if row.update_seconds and seconds else speed
+
+
+def _add_plan(figure: go.Figure, report: Report, x: Callable[[Measurement], float]) -> None:
+    """Mark the trial that the plan comes from; its confirming trial may have shown another speed."""
+    row = None if report.tuning is None else report.tuning.trial(report.tuning.best)
+    if row is not None and row.samples_per_second:
+        figure.add_scatter(
+            x=[x(row)], y=[row.samples_per_second], name="the plan", mode="markers",
+            marker={"symbol": "star", "size": 14, "color": theme.GREEN}, hoverinfo="name",
+        )  # fmt: skip
 
 
 def _front(rows: Sequence[Measurement]) -> list[Measurement]:

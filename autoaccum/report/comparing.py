@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from autoaccum.errors import UsageError
+from autoaccum.knobs.names import of_options, words
 from autoaccum.records import Outcome, Record
 from autoaccum.report.record import Report
 from autoaccum.tuning.results import Fate
@@ -158,9 +159,10 @@ def _differences(before: Report, after: Report) -> list[str]:
             "budget": None if report.budget is None else format_bytes(report.budget.limit_bytes),
             "file": report.request.workload_digest[:12] if report.request is not None else None,
             "torch": report.environment.get("torch"),
-            "options": dict(report.plan.options) if report.plan is not None else None,
+            "knobs": None if report.plan is None else ", ".join(words(of_options(report.plan.options))) or "none",
             "status": str(report.status),
         }
 
     first, second = of(before), of(after)
-    return [f"{name}: {first[name]} and {second[name]}" for name in first if first[name] != second[name]]
+    told = [name for name in first if first[name] is not None and second[name] is not None]
+    return [f"{name}: {first[name]} and {second[name]}" for name in told if first[name] != second[name]]

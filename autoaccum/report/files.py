@@ -88,7 +88,7 @@ def read(run: Path) -> Report:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UsageError(f"{path} is not a report of autoaccum") from error
+        raise UsageError(f"{path} is not a report of autoaccum, or is damaged: probe again") from error
 
 
 def _no_number(text: str) -> float:

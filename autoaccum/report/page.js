@@ -4,6 +4,7 @@
   const figures = JSON.parse(document.getElementById("figures").textContent);
   const charts = [...document.querySelectorAll("[data-chart]")];
   const system = window.matchMedia("(prefers-color-scheme: dark)");
+  const hovers = window.matchMedia("(hover: hover)").matches ? "hover" : false; // else it would always cover the data
   const inks = { light: "#1b1f24", dark: "#e6eaee" };
   const button = document.getElementById("theme");
   let chosen = remembered() || "auto";
@@ -42,7 +43,7 @@
     const figure = figures[chart.dataset.chart];
     figure.layout.font.color = inks[theme()];
     figure.layout = fitted(chart, figure.layout, figure.data.length);
-    Plotly.newPlot(chart, figure.data, figure.layout, { responsive: true, displaylogo: false });
+    Plotly.newPlot(chart, figure.data, figure.layout, { responsive: true, displaylogo: false, displayModeBar: hovers });
   }
   apply(theme());
 

@@ -23,11 +23,16 @@ from autoaccum.tuning.costs import gained
 from autoaccum.units import format_bytes
 
 _CHARTS = (
-    ("memory", "Memory against the micro-batch", "Each trial's peak on the device, and the line fitted through them."),
+    (
+        "memory",
+        "Memory against the micro-batch",
+        "Each trial's peak on the device. The line is fitted to the search; a process of its own, as training is one, "
+        "may hold more: the star.",
+    ),
     (
         "speed",
         "Throughput against the micro-batch",
-        "Samples per second; bars are intervals at 95 %. On the CPU the search pays for its exact meter.",
+        "Samples per second, with their intervals. On the CPU the search pays for its exact meter.",
     ),
     ("history", "Tuning, trial by trial", "What was measured, in order, and the fastest so far."),
     ("knobs", "What each knob did", "From pairs of candidates that differ in one thing alone."),

@@ -74,6 +74,7 @@ class Past:
             failures=(
                 *_failures(search, budget.limit_bytes),
                 *_failures([*gone, *confirming], training_limit(device, budget)),
+                *_raised(report.samples),
             ),
             memory=_in_training(base, peaks, alike(ground), device.repeatable),
             time=_time(report, options, ground),
@@ -134,6 +135,14 @@ def _failures(samples: Sequence[Sample], limit_bytes: int) -> list[Failure]:
             limit = limit_bytes if sample.outcome is Outcome.OOM else math.inf
             found.append(Failure(size=sample.micro_batch, alone=alone, limit_bytes=limit))
     return found
+
+
+def _raised(samples: Sequence[Sample]) -> list[Failure]:
+    """Give what counts as failed after the workload raised: all that is larger than what ran, for any budget."""
+    if all(sample.outcome is not Outcome.FAILED for sample in samples):
+        return []
+    largest = max((sample.micro_batch for sample in samples if sample.ok), default=0)
+    return [Failure(size=largest + 1, alone=alone, limit_bytes=math.inf) for alone in (False, True)]
 
 
 def _in_training(

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import pandas as pd  # noqa: TID251  (a type)
     import plotly.graph_objects as go  # noqa: TID251  (a type)
 
+    from autoaccum.report.replanning import Replan
+
 SCHEMA_VERSION = 1
 
 
@@ -31,7 +33,7 @@ class Status(StrEnum):
     RUNNING = "running"  # so far: what is left of a run that was killed
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Report(Record):
     """Everything a run found; report.json is this, field by field."""
 
@@ -62,6 +64,9 @@ class Report(Record):
         object.__setattr__(self, "plans", tuple(replace(plan, evidence=evidence) for plan in self.plans))
         if self.plan is not None:
             object.__setattr__(self, "plan", replace(self.plan, evidence=evidence))
+
+    def __repr__(self) -> str:
+        return f"<Report of {self.workload}, {self.status}: {self.plan or 'no plan'}>"
 
     @property
     def evidence(self) -> Evidence:
@@ -111,17 +116,16 @@ class Report(Record):
         memory_budget: str | int | None = None,
         world_size: int | None = None,
         split: str | None = None,
-    ) -> Plan:
+    ) -> Replan:
         """Give the plan for another target, budget or number of ranks, from what this run measured, on no device.
 
-        >>> report.replan(target_batch=1024).accumulation_steps
-        16
+        >>> answer = report.replan(target_batch=1024)
+        >>> answer.plan.accumulation_steps, answer.basis
+        (16, 'measured')
         """
         from autoaccum.report.replanning import replan
 
-        return replan(
-            self, target_batch=target_batch, memory_budget=memory_budget, world_size=world_size, split=split
-        ).plan
+        return replan(self, target_batch=target_batch, memory_budget=memory_budget, world_size=world_size, split=split)
 
     def _repr_html_(self) -> str:
         said = "".join(f"<li>{html.escape(text)}</li>" for text in (*self.warnings, *self.advice))

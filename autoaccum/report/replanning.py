@@ -78,11 +78,13 @@ def replan(
         )
     if not plans:
         smallest = past.needs(1)
-        least = "" if smallest is None else f": a micro-batch of 1 is predicted to need up to {format_bytes(smallest)}"
+        least = "" if smallest is None else f": a micro-batch of 1 may need {format_bytes(smallest)}"
         free = "" if limit == budget.limit_bytes else f" ({format_bytes(limit)}, as some is left where runs differ)"
-        raise NothingFits(f"nothing fits {format_bytes(budget.limit_bytes)}{free}, by what that run measured{least}")
+        asked_for = f"{format_bytes(budget.limit_bytes)}{free}"
+        raise NothingFits(f"nothing fits {asked_for} for certain, by what that run measured{least}; probe to find out")
     best = replace(plans[0], evidence=replace(report.evidence, budget=budget))
-    basis, error, words = _basis(best, past, limit)
+    searched = any(s.ok and s.micro_batch == best.micro_batch and s.phase != "confirm" for s in report.samples)
+    basis, error, words = _basis(best, past, limit, searched)
     return Replan(
         plan=best,
         plans=shortlist([best, *plans[1:]]),
@@ -105,8 +107,11 @@ def _completed(plan: Plan, past: Past, budget: Budget) -> Plan:
     return replace(plan, options=past.options, peak_bytes=peak, headroom_bytes=headroom)
 
 
-def _basis(plan: Plan, past: Past, limit_bytes: int) -> tuple[str, int | None, str]:
-    """Say what a plan rests on: the word, by how much its peak may be off, and both for people."""
+def _basis(plan: Plan, past: Past, limit_bytes: int, searched: bool) -> tuple[str, int | None, str]:
+    """Say what a plan rests on: the word, by how much its peak may be off, and both for people.
+
+    `searched`: its size ran in the search, which counts as measured only where runs do not differ.
+    """
     size, peak = plan.micro_batch, plan.peak_bytes
     if plan.measured:
         return "measured", None, f"measured: that run has run micro-batch {size}; the speed is a model's"
@@ -120,10 +125,11 @@ def _basis(plan: Plan, past: Past, limit_bytes: int) -> tuple[str, int | None, s
     )
     if any(sample.micro_batch == size for sample in ran):
         return "below", error, f"micro-batch {size} ran in one step only; gradients that stay are added{off}"
+    how = "ran in the search only, which holds less than training" if searched else "was not run"
     if ran:
         larger = max(sample.micro_batch for sample in ran)
-        return "below", error, f"micro-batch {size} was not run, and is smaller than {larger}, which was{off}"
-    return "predicted", error, f"predicted: no trial as large shows that it fits{off}; probe to be sure"
+        return "below", error, f"micro-batch {size} {how}, and is smaller than {larger}, which ran as training is{off}"
+    return "predicted", error, f"predicted: micro-batch {size} {how}, nor anything larger{off}; probe to be sure"
 
 
 def _budget(device: DeviceInfo, before: Budget, asked: str | int | None) -> tuple[Budget, tuple[str, ...]]:

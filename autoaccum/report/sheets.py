@@ -73,9 +73,9 @@ def candidates(report: Report) -> Sheet:
 
 def plans(report: Report) -> Sheet:
     """Give the ranked plans."""
-    names = ("rank", "plan", "micro-batch", "steps", "peak", "headroom", "samples/s", "figures")
+    names = ("rank", "micro-batches", "steps", "with", "peak", "headroom", "samples/s", "figures")
     rows = [_plan(rank, plan) for rank, plan in enumerate(report.plans, start=1)]
-    return _sheet("Plans", names, rows, text=(1, 7))
+    return _sheet("Plans", names, rows, text=(3, 7))
 
 
 def memory(report: Report) -> Sheet:
@@ -86,6 +86,7 @@ def memory(report: Report) -> Sheet:
         overhead = report.device.overhead_bytes if fitted is None else fitted.overhead_bytes
         parts = parts_of(total, overhead, report.model)
         rows = [[Cell(part.name), _bytes(part.size_bytes), _share(part.size_bytes / total)] for part in parts]
+        rows.append([Cell("in all: the plan's peak"), _bytes(total), _share(1.0)])
     return _sheet("Where the memory goes", ("part", "size", "share"), rows, text=(0,))
 
 
@@ -154,9 +155,9 @@ def _candidate(row: Measurement, best: bool) -> list[Cell]:
 def _plan(rank: int, plan: Plan) -> list[Cell]:
     return [
         _number(rank),
-        Cell(str(plan)),
-        _number(plan.micro_batch),
+        Cell(plan.sizes, plan.micro_batch),
         _number(plan.accumulation_steps),
+        Cell(", ".join(words(of_options(plan.options)))),
         _bytes(plan.peak_bytes),
         _bytes(plan.headroom_bytes),
         _speed(plan.samples_per_second),

@@ -20,10 +20,14 @@ def sentence(report: Report) -> str:
     return {
         Status.NOTHING_FITS: f"Nothing fits: not even the smallest micro-batch runs within the budget{limit}.",
         Status.FAILED: f"No plan: {_reason(report)}",
-        Status.INTERRUPTED: "Interrupted: this is what was measured until then.",
-        Status.RUNNING: "Not finished: this is what was measured so far.",
+        Status.INTERRUPTED: f"Interrupted: this is what was measured until then.{_go_on(report)}",
+        Status.RUNNING: f"Killed, or still running: this is what was measured so far.{_go_on(report)}",
         Status.PLANNED: "No plan.",
     }[report.status]
+
+
+def _go_on(report: Report) -> str:
+    return "" if report.folder is None else f" To go on: autoaccum probe --resume {report.folder}"
 
 
 def _reason(report: Report) -> str:

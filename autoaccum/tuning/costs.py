@@ -19,7 +19,9 @@ def gained(tuning: Tuning) -> str:
     if best is None:
         return f"{start}: none ended well, the order is that of the search"
     if largest is None or largest.update_seconds is None or best.update_seconds is None:
-        return f"{start}: the best takes {_seconds(best)} for an update"
+        return (
+            f"{start}: micro-batch {best.micro_batch}{_with(best)} takes {_seconds(best)} for an update{_but(tuning)}"
+        )
     if best.trial == largest.trial:
         return f"{start}: {_nothing_faster(tuning)}"
     usual = f"the largest micro-batch that fits ({largest.micro_batch}{_with(largest)})"
@@ -34,6 +36,14 @@ def gained(tuning: Tuning) -> str:
 
 def _nothing_faster(tuning: Tuning) -> str:
     """Say that the largest micro-batch stays, and what was left open for lack of time."""
+    but = _but(tuning)
+    if but:
+        return f"the largest micro-batch that fits stays{but}"
+    return "nothing is faster than the largest micro-batch that fits, by more than the noise"
+
+
+def _but(tuning: Tuning) -> str:
+    """Say what was left open for lack of time; "" where nothing was."""
     open_ = []
     unsettled = [d for d in tuning.duels if d.winner == d.incumbent == tuning.best and d.ratio < 1 - 2 * WORTH]
     if unsettled:
@@ -46,9 +56,7 @@ def _nothing_faster(tuning: Tuning) -> str:
     out_of_time = tuning.seconds >= tuning.seconds_allowed > 0
     if untried and out_of_time:
         open_.append(f"{', '.join(untried)} not tried")
-    if open_:
-        return f"the largest micro-batch that fits stays, but {'; '.join(open_)}: give more --tune-seconds"
-    return "nothing is faster than the largest micro-batch that fits, by more than the noise"
+    return f", but {'; '.join(open_)}: give more --tune-seconds" if open_ else ""
 
 
 def _chain(tuning: Tuning, best: Measurement, largest: Measurement) -> float | None:
