@@ -11,11 +11,14 @@ import optuna
 import pytest
 
 from autoaccum.errors import WorkloadError
+from autoaccum.plans import Plan
 from autoaccum.records import PLAIN, Knobs
+from autoaccum.tuning.incumbent import Incumbent
 from autoaccum.tuning.intervals import compare
 from autoaccum.tuning.memory import MemoryBook
 from autoaccum.tuning.results import Fate, Measurement
 from autoaccum.tuning.space import Candidate, Space
+from autoaccum.tuning.stopwatch import Stopwatch
 from autoaccum.tuning.storage import quiet
 from autoaccum.tuning.study import Study
 from autoaccum.tuning.tuner import Limits, Tuner
@@ -288,8 +291,17 @@ def test_five_readings_of_energy_on_each_side_decide_a_duel() -> None:
     assert ran.best.options == {"optimizer": "fused"}
 
 
-def test_an_even_plan_takes_no_place_without_enough_windows() -> None:
-    found = compare([1.0, 1.0], [1.0, 1.0], 1)
+@pytest.mark.parametrize(("windows", "wins"), [(2, False), (8, True)])
+def test_an_even_plan_takes_the_place_of_an_uneven_one_only_with_enough_windows(windows: int, wins: bool) -> None:
+    plans = {size: Plan.of(target_batch=20, micro_batch=size) for size in (5, 7)}
+    space = Space(plans=plans, values={}, ground=PLAIN)
+    study = Study(optuna.storages.InMemoryStorage(), "a", space, seed=0)
+    bench = MadeUpBench(lambda size, knobs: 0.1)
+    stopwatch = Stopwatch(bench, energy=False, fresh=False, room_for_two=True, clock=bench.clock)
+    incumbent = Incumbent(study, stopwatch, energy=False, worth_uneven=1.05)
+    even, uneven = (
+        Measurement(trial=0, outcome=Fate.OK, micro_batch=size, accumulation_steps=plans[size].accumulation_steps)
+        for size in (5, 7)
+    )
 
-    assert not found.decisive
-    assert not found.faster
+    assert incumbent._wins(compare([1.0] * windows, [1.02] * windows, 2), even, uneven) is wins
