@@ -31,7 +31,7 @@ LAYERS = [
     ["plans"],
     ["trial"],
     ["subject"],
-    ["equivalence"],
+    ["equivalence", "rehearsal"],
     ["worker", "isolate"],
     ["lab"],
     ["search", "fit", "advice", "recipe"],
