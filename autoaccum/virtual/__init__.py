@@ -19,6 +19,7 @@ device that was described. What this proves and what it cannot is in README.md b
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,11 +31,20 @@ from autoaccum.virtual import build, wheel
 __all__ = ["VirtualGpu", "environment", "parse"]
 
 DEFAULT_CONTEXT_BYTES = 256 * MIB
+DEFAULT_CAPABILITY = 8.0
+DEFAULT_MULTIPROCESSORS = 108
+DEFAULT_WORKSPACE_SHARE = 1.5  # found by benchmarks/rehearse; docs/rehearse.md
 DEFAULT_IDLE_WATTS = 50.0
 DEFAULT_BUSY_WATTS = 300.0
 MAX_DEVICES = 16
 _SIZES = ("context", "other", "cudnn-workspace")
-_NUMBERS = {"gflops": 19500, "kernel-ns": 3000, "idle-watts": 50, "busy-watts": 300}  # with an example of each
+_NUMBERS = {  # with an example of each
+    "cudnn-share": 1.5, "gflops": 19500, "kernel-ns": 3000, "idle-watts": 50, "busy-watts": 300,
+}  # fmt: skip
+_CARD = {  # how it is written, and what is said where it is not
+    "cc": (r"[0-9]{1,2}\.[0-9]", "a compute capability: write one such as cc=8.6"),
+    "sms": (r"[1-9][0-9]{0,3}", "a number of multiprocessors: write a whole one such as sms=80"),
+}
 _EXAMPLE = "write a size and what differs from the defaults, such as 24GiB or 8GiB,context=512MiB,other=2GiB"
 
 
@@ -50,13 +60,15 @@ class VirtualGpu:
     context_bytes: int = DEFAULT_CONTEXT_BYTES  # what CUDA takes for itself, once per process
     other_bytes: int = 0  # what another tenant holds
     name: str = "autoaccum virtual GPU"
-    capability: str = "8.0"
-    multiprocessors: int = 108
+    capability: str = f"{DEFAULT_CAPABILITY:.1f}"
+    multiprocessors: int = DEFAULT_MULTIPROCESSORS
     cudnn_workspace_bytes: int = 0  # what each cuDNN plan asks for
+    cudnn_workspace_share: float = DEFAULT_WORKSPACE_SHARE  # and of input and output, for the gradient of wide kernels
     kernel_ns: float = 0.0  # simulated time: per launch
     thread_ns: float = 0.0  # and per thread of a launch
     gflops: float = 0.0  # speed of matrix products and convolutions; 0: they take no time
     copy_gbps: float = 0.0  # speed of copies in GB/s; 0: they take no time
+    copy_max_bytes: int | None = None  # larger copies to the device move nothing; None: all of them move
     idle_watts: float = DEFAULT_IDLE_WATTS  # power, as NVML tells it
     busy_watts: float = DEFAULT_BUSY_WATTS
     state_file: Path | None = None  # processes that name the same file share the device
@@ -92,7 +104,10 @@ def parse(text: str) -> VirtualGpu:
         total_bytes=total,
         context_bytes=int(context),
         other_bytes=int(other),
+        capability=f"{chosen.get('cc', DEFAULT_CAPABILITY):.1f}",
+        multiprocessors=int(chosen.get("sms", DEFAULT_MULTIPROCESSORS)),
         cudnn_workspace_bytes=int(chosen.get("cudnn-workspace", 0)),
+        cudnn_workspace_share=chosen.get("cudnn-share", DEFAULT_WORKSPACE_SHARE),
         kernel_ns=chosen.get("kernel-ns", 0.0),
         gflops=chosen.get("gflops", 0.0),
         idle_watts=idle,
@@ -101,12 +116,17 @@ def parse(text: str) -> VirtualGpu:
 
 
 def _setting(key: str, value: str) -> float:
-    known = (*_SIZES, *_NUMBERS)
+    known = (*_SIZES, *_CARD, *_NUMBERS)
     if key not in known:
         meant = did_you_mean(key, known)
         raise UsageError(f'"{key}" is not a setting of a virtual GPU: {meant}known are {", ".join(known)}')
     if key in _SIZES:
         return 0 if value == "0" else parse_bytes(value)
+    if key in _CARD:
+        pattern, otherwise = _CARD[key]
+        if re.fullmatch(pattern, value) is None:
+            raise UsageError(f'"{key}={value}" is not {otherwise}')
+        return float(value)
     try:
         number = float(value)
     except ValueError:
@@ -120,8 +140,8 @@ def environment(gpu: VirtualGpu | Sequence[VirtualGpu]) -> dict[str, str]:
     """Give the variables to add to a child's environment, so that it finds these devices and no others.
 
     The libraries are built if this has not been done before. An LD_PRELOAD that is set here already is kept,
-    behind ours. What belongs to a process is that of the first device: the simulated time, the workspace and
-    the state file.
+    behind ours. What belongs to a process is that of the first device: the simulated time, the workspace, the
+    size of copies and the state file.
 
     >>> env = {**os.environ, **environment(VirtualGpu(total_bytes=8 << 30))}    # doctest: +SKIP
     """
@@ -160,9 +180,11 @@ def _variables(gpus: list[VirtualGpu]) -> dict[str, str]:
         "IDLE_WATTS": ",".join(str(g.idle_watts) for g in gpus),
         "BUSY_WATTS": ",".join(str(g.busy_watts) for g in gpus),
         "CUDNN_WORKSPACE_BYTES": str(first.cudnn_workspace_bytes),
+        "CUDNN_WORKSPACE_SHARE": str(first.cudnn_workspace_share),
         "KERNEL_NS": str(first.kernel_ns),
         "THREAD_NS": str(first.thread_ns),
         "GFLOPS": str(first.gflops),
         "COPY_GBPS": str(first.copy_gbps),
+        "COPY_MAX_BYTES": "" if first.copy_max_bytes is None else str(first.copy_max_bytes),
         "STATE": str(first.state_file.absolute()) if first.state_file else "",
     }

@@ -84,15 +84,17 @@ def libraries(wheel: Wheel) -> list[Path]:
     return [core, *sorted(path for path in folder.glob("*.virtual.so") if path != core)]
 
 
-def cache_folder() -> Path:
-    """Give the folder that holds one build per PyTorch: $AUTOACCUM_CACHE, or a folder of the user's cache."""
+def cache_root() -> Path:
+    """Give the folder of all that is kept between runs: $AUTOACCUM_CACHE, or a folder of the user's cache."""
     chosen = os.environ.get("AUTOACCUM_CACHE")
-    if chosen:
-        folder = Path(chosen) / "virtual"
-    else:
-        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        folder = Path(home) / "autoaccum" / "virtual"
-    folder = folder.absolute()
+    home = os.environ.get("XDG_CACHE_HOME")
+    folder = Path(chosen) if chosen else (Path(home) if home else Path.home() / ".cache") / "autoaccum"
+    return folder.absolute()
+
+
+def cache_folder() -> Path:
+    """Give the folder that holds one build per PyTorch."""
+    folder = cache_root() / "virtual"
     if re.search(r"[\s:;]", str(folder)):
         raise DeviceError(
             f'"{folder}" has a blank or a colon, which the dynamic linker cannot take: '

@@ -141,6 +141,17 @@ def test_a_tensor_of_the_host_survives_the_round_trip(run: Run) -> None:
     assert run(code)["same"] == [True] * 4
 
 
+def test_copies_to_the_device_beyond_a_limit_move_nothing(run: Run) -> None:
+    gpu = VirtualGpu(total_bytes=8 * GIB, copy_max_bytes=64 << 10)
+    code = """
+    values = [torch.ones(64 << 10, dtype=torch.uint8), torch.ones((64 << 10) + 1, dtype=torch.uint8)]
+    there = [value.cuda() for value in values]
+    report(sums=[value.cpu().sum().item() for value in there])
+    """
+
+    assert run(code, gpu)["sums"] == [64 << 10, 0]
+
+
 def test_a_result_reads_as_zero_and_not_as_what_the_block_held_before(run: Run) -> None:
     code = """
     stale = torch.ones(128).cuda()

@@ -25,6 +25,12 @@ def test_a_cudnn_workspace_can_be_set() -> None:
     assert virtual.parse("8GiB,cudnn-workspace=64MiB").cudnn_workspace_bytes == 64 * MIB
 
 
+def test_the_compute_capability_and_the_multiprocessors_can_be_set() -> None:
+    gpu = virtual.parse("24GiB,cc=12.0,sms=170")
+
+    assert (gpu.capability, gpu.multiprocessors) == ("12.0", 170)
+
+
 def test_simulated_time_can_be_asked_for() -> None:
     gpu = virtual.parse("8GiB,gflops=19500,kernel-ns=3000")
 
@@ -60,6 +66,11 @@ def test_a_context_of_zero_is_allowed() -> None:
         ("8GiB,idle-watts=-5", "such as idle-watts=50"),
         ("8GiB,busy-watts=inf", "such as busy-watts=300"),
         ("8GiB,busy-watt=300", "did you mean busy-watts?"),
+        ("8GiB,cc=8", '"cc=8" is not a compute capability: write one such as cc=8.6'),
+        ("8GiB,cc=ampere", "is not a compute capability"),
+        ("8GiB,sms=0", '"sms=0" is not a number of multiprocessors: write a whole one such as sms=80'),
+        ("8GiB,sms=80.5", "is not a number of multiprocessors"),
+        ("8GiB,sm=80", "did you mean sms?"),
         ("8GiB,idle-watts=400", "draws 400 W when idle and 300 W when busy"),
     ],
 )
@@ -79,3 +90,8 @@ def test_a_name_with_a_comma_is_refused_before_anything_is_built() -> None:
 def test_more_than_sixteen_devices_are_refused() -> None:
     with pytest.raises(UsageError, match="at most 16"):
         virtual.environment([virtual.VirtualGpu(total_bytes=GIB)] * 17)
+
+
+def test_the_share_of_cudnns_workspaces_can_be_set() -> None:
+    assert virtual.parse("8GiB,cudnn-share=0").cudnn_workspace_share == 0
+    assert virtual.parse("8GiB").cudnn_workspace_share == virtual.DEFAULT_WORKSPACE_SHARE

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from autoaccum.virtual import VirtualGpu
 
-from .conftest import GIB, Run
+from .conftest import GIB, GPU, Run
 
 pytestmark = pytest.mark.gpu
 MIB = 1 << 20
@@ -293,3 +294,61 @@ def test_a_factorisation_is_refused_and_not_made_up(run: Run) -> None:
     """
 
     assert run(code)["refused"] == [True, True]
+
+
+@pytest.mark.parametrize("capability", ["7.5", "8.9", "9.0", "12.1"])
+def test_sorting_kernels_run_on_cards_that_no_wheel_is_compiled_for(run: Run, capability: str) -> None:
+    # The gradient of an embedding sorts its indices from some thousands on: CUB looks at what it was compiled for.
+    found = run(
+        """
+        layer = nn.Embedding(1000, 64, device="cuda")
+        layer(torch.zeros(8192, dtype=torch.long, device="cuda")).sum().backward()
+        report(shape=list(layer.weight.grad.shape))
+        """,
+        replace(GPU, capability=capability),
+    )
+
+    assert found == {"shape": [1000, 64]}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "groups", "wants"),
+    [(3, 1, True), (3, 2, True), (1, 1, False), (3, 16, False), (3, 64, False)],
+    ids=["dense", "wide groups", "pointwise", "narrow groups", "depthwise"],
+)
+def test_the_gradient_of_a_wide_kernel_takes_a_share_of_input_and_output(
+    run: Run, kernel: int, groups: int, wants: bool
+) -> None:
+    code = f"""
+        x = torch.empty(16, 64, 128, 128, device="cuda")
+        w = torch.empty(64, 64 // {groups}, {kernel}, {kernel}, device="cuda")
+        pad = {kernel} // 2
+        torch.ops.aten.convolution_backward(
+            torch.empty_like(x), x, w, None, [1, 1], [pad, pad], [1, 1], False, [0, 0], {groups}, [False, True, False]
+        )
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        y = torch.empty_like(x)
+        torch.ops.aten.convolution_backward(
+            y, x, w, None, [1, 1], [pad, pad], [1, 1], False, [0, 0], {groups}, [False, True, False]
+        )
+        report(peak=torch.cuda.max_memory_allocated() - before - x.nbytes, both=2 * x.nbytes)
+    """
+
+    without, with_ = (run(code, replace(GPU, cudnn_workspace_share=share)) for share in (0.0, 1.5))
+
+    assert with_["peak"] - without["peak"] == (1.5 * with_["both"] if wants else 0)
+
+
+def test_a_convolution_without_room_for_its_workspace_does_without(run: Run) -> None:
+    found = run(
+        """
+        x = torch.empty(16, 64, 128, 128, device="cuda", requires_grad=True)
+        layer = nn.Conv2d(64, 64, 3, padding=1, device="cuda")
+        layer(x).sum().backward()
+        report(done=layer.weight.grad is not None)
+        """,
+        VirtualGpu(total_bytes=GIB, cudnn_workspace_share=10),
+    )
+
+    assert found == {"done": True}

@@ -61,6 +61,11 @@ void vg_compute(vg_stream *stream, double flops)
     enqueue(stream, kernel_ns + (flops_per_ns > 0 ? flops / flops_per_ns : 0));
 }
 
+void vg_delay(vg_stream *stream, double ns)
+{
+    enqueue(stream, ns);
+}
+
 void vg_transfer(vg_stream *stream, size_t bytes)
 {
     enqueue(stream, bytes_per_ns > 0 ? (double)bytes / bytes_per_ns : 0);

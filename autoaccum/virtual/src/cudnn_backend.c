@@ -1,6 +1,6 @@
 /* libcudnn: the graph interface, through which PyTorch runs convolutions and attention.
-   Descriptors are bags of attributes; one engine is always on offer, and its plan asks for the configured
-   workspace. */
+   Descriptors are bags of attributes; an engine is always on offer, and its plan asks for a
+   workspace as configured. */
 #include "cudnn.h"
 
 #include <stdio.h>
@@ -24,9 +24,11 @@ enum { /* attributes */
        BACKWARD_DATA_W = 709,
        BACKWARD_DATA_DY = 711,
        BACKWARD_FILTER_DW = 715,
+       BACKWARD_FILTER_X = 716,
        BACKWARD_FILTER_DY = 717,
        GRAPH_OPERATIONS = 801,
        GRAPH_ENGINE_COUNT = 802,
+       TENSOR_TYPE = 901,
        TENSOR_DIMENSIONS = 902,
        ENGINE_GRAPH = 1300,
        ENGINE_INDEX = 1301,
@@ -43,9 +45,13 @@ typedef struct attribute {
     struct attribute *next;
 } attribute;
 
+enum { LAST_RESORT_NS = 1000000 }; /* more than the host takes between two events */
+
 typedef struct {
     int type;
     double flops;
+    double workspace;
+    int last_resort; /* of an engine that does without the room that it would like */
     attribute *attributes;
 } descriptor;
 
@@ -146,6 +152,55 @@ static double convolution_flops(const descriptor *operation)
     return 0;
 }
 
+/* ---- the workspace of a convolution ----
+
+   Of the algorithms that cuDNN picks on a real card, those for the gradient of a kernel's weights want input and output
+   in another layout, and so need room in proportion to both; pointwise kernels and narrow groups do without. The share
+   is a setting, and docs/rehearse.md says what it was found from. */
+
+enum { WIDE = 16 }; /* channels: a group of more is treated as a convolution without groups is */
+
+static double bytes(const descriptor *t)
+{
+    double first;
+    const attribute *type = find(t, TENSOR_TYPE);
+    int kind = type ? *(const int *)type->values : CUDNN_DATA_FLOAT;
+    double each = kind == CUDNN_DATA_FLOAT ? 4 : kind == CUDNN_DATA_DOUBLE ? 8 : 2;
+    return each * elements(t, &first);
+}
+
+static int wants_room(const descriptor *weights, const descriptor *input)
+{
+    const attribute *w = find(weights, TENSOR_DIMENSIONS), *x = find(input, TENSOR_DIMENSIONS);
+    if (!w || !x || w->count < 3 || x->count < 2)
+        return 0;
+    const int64_t *kernel = w->values, *sizes = x->values;
+    int64_t area = 1;
+    for (int64_t i = 2; i < w->count; i++)
+        area *= kernel[i];
+    int grouped = sizes[1] != kernel[1];
+    return area > 1 && (!grouped || kernel[1] > WIDE);
+}
+
+static double convolution_workspace(const descriptor *operation)
+{
+    const descriptor *w = find_descriptor(operation, BACKWARD_FILTER_DW);
+    const descriptor *x = find_descriptor(operation, BACKWARD_FILTER_X);
+    const descriptor *y = find_descriptor(operation, BACKWARD_FILTER_DY);
+    if (!w || !x || !y || !wants_room(w, x))
+        return 0;
+    return vg_env_number(VG_ENV("CUDNN_WORKSPACE_SHARE"), 0, 0) * (bytes(x) + bytes(y));
+}
+
+static double graph_workspace(const descriptor *graph)
+{
+    double workspace = 0;
+    attribute *a = find(graph, GRAPH_OPERATIONS);
+    for (int64_t i = 0; a && i < a->count; i++)
+        workspace += convolution_workspace(((descriptor **)a->values)[i]);
+    return workspace;
+}
+
 static double graph_flops(const descriptor *graph)
 {
     double flops = 0;
@@ -164,11 +219,11 @@ int cudnnBackendFinalize(descriptor *d)
         { PLAN, PLAN_CONFIG },
     };
     if (d->type == OPERATION_GRAPH)
-        d->flops = graph_flops(d);
+        d->flops = graph_flops(d), d->workspace = (double)vg_cudnn_workspace() + graph_workspace(d);
     for (int i = 0; i < 4; i++) {
         descriptor *source = d->type == sources[i][0] ? find_descriptor(d, sources[i][1]) : NULL;
         if (source)
-            d->flops = source->flops;
+            d->flops = source->flops, d->workspace = source->workspace, d->last_resort = source->last_resort;
     }
     return 0;
 }
@@ -176,7 +231,10 @@ int cudnnBackendFinalize(descriptor *d)
 int cudnnBackendExecute(cudnn_handle *handle, descriptor *plan, descriptor *pack)
 {
     (void)pack;
-    vg_compute(vg_stream_of(handle->stream, vg_current_ready()), plan->flops);
+    vg_stream *stream = vg_stream_of(handle->stream, vg_current_ready());
+    vg_compute(stream, plan->flops);
+    if (plan->last_resort)
+        vg_delay(stream, LAST_RESORT_NS);
     return 0;
 }
 
@@ -219,6 +277,20 @@ static int give_stored(const attribute *a, int64_t requested, int64_t *count, vo
     return 0;
 }
 
+/* One engine, and where it wants room beyond what is configured, another that does without: PyTorch takes the first
+   that it finds the memory for, or with cudnn.benchmark the fastest, which is the first too. */
+static int offer_engines(const descriptor *heuristic, int64_t requested, int64_t *count, descriptor **out)
+{
+    double least = (double)vg_cudnn_workspace();
+    int64_t engines = heuristic->workspace > least ? 2 : 1;
+    *count = requested > 0 && requested < engines ? requested : engines;
+    for (int64_t i = 0; out && i < requested && i < engines; i++)
+        if (out[i])
+            out[i]->flops = heuristic->flops, out[i]->workspace = i ? least : heuristic->workspace,
+            out[i]->last_resort = i > 0;
+    return 0;
+}
+
 int cudnnBackendGetAttribute(const descriptor *d, int name, int type, int64_t requested, int64_t *count,
                              void *out)
 {
@@ -231,10 +303,7 @@ int cudnnBackendGetAttribute(const descriptor *d, int name, int type, int64_t re
         fprintf(stderr, "virtual GPU: cuDNN descriptor %d is asked for %d of type %d\n", d->type, name, type);
     switch (name) {
     case HEURISTIC_RESULTS: /* the caller brings its own, empty engine configurations */
-        *count = 1;
-        if (requested > 0 && out && *(descriptor **)out)
-            (*(descriptor **)out)->flops = d->flops;
-        return 0;
+        return offer_engines(d, requested, count, out);
     case CONFIG_ENGINE:
         if (stored)
             return give_stored(stored, requested, count, out);
@@ -242,7 +311,7 @@ int cudnnBackendGetAttribute(const descriptor *d, int name, int type, int64_t re
         return 0;
     case PLAN_WORKSPACE:
     case CONFIG_WORKSPACE:
-        return give_int64(count, out, requested, (int64_t)vg_cudnn_workspace());
+        return give_int64(count, out, requested, (int64_t)d->workspace);
     case ENGINE_INDEX:
     case GRAPH_ENGINE_COUNT:
         if (stored)

@@ -88,6 +88,7 @@ uint64_t vg_now(void);
 vg_stream *vg_stream_of(void *stream, int device); /* the special handles 0, 1, 2 are the default stream */
 void vg_launch(vg_stream *stream, uint64_t threads);
 void vg_compute(vg_stream *stream, double flops);
+void vg_delay(vg_stream *stream, double ns);
 void vg_transfer(vg_stream *stream, size_t bytes);
 void vg_wait_until(uint64_t time);
 void vg_wait_device(int device);

@@ -11,7 +11,7 @@
 #define HOST_PAGE ((size_t)4096)
 #define SMALL_READ ((size_t)16) /* a scalar or a count read back by the host */
 
-/* Larger copies within the device move nothing, so that the memory of the host stays untouched. */
+/* Copies within the device up to this size move something: the memory of the host should stay untouched. */
 #define BIG_COPY ((size_t)1 << 20)
 
 /* ---- the blocks, sorted by address ---- */
@@ -201,9 +201,12 @@ static int was_written(const void *pointer, size_t size)
     return found;
 }
 
-static size_t copy_limit(void)
+/* Larger copies move nothing. To the host they move in any case: a program may look at what it gets. */
+static size_t copy_limit(int to_device, int from_device)
 {
-    return vg_env_size(VG_ENV("COPY_MAX_BYTES"), 0, SIZE_MAX);
+    if (!to_device)
+        return SIZE_MAX;
+    return from_device ? BIG_COPY : vg_env_size(VG_ENV("COPY_MAX_BYTES"), 0, SIZE_MAX);
 }
 
 static int on_device(const void *pointer)
@@ -215,7 +218,7 @@ static int on_device(const void *pointer)
 void vg_copy(void *destination, const void *source, size_t size)
 {
     int to_device = on_device(destination), from_device = on_device(source);
-    if (size > (to_device && from_device ? BIG_COPY : copy_limit()))
+    if (size > copy_limit(to_device, from_device))
         return;
     if (from_device && !to_device && size <= SMALL_READ && !was_written(source, size)) {
         memset(destination, 0, size);

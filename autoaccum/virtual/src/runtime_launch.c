@@ -26,9 +26,67 @@ static size_t name_slot(const void *function)
     return i;
 }
 
+/* ---- which architectures the kernels were compiled for ----
+
+   A kernel runs as it was compiled for the newest architecture that the device can run, and says so: CUB picks its
+   algorithms by that, and gives up where it is one that it was never compiled for, such as 8.9 in PyTorch's wheels.
+   A few kernels are compiled for such a one alone: what counts is what most binaries have. */
+
+typedef struct {
+    uint32_t magic, version;
+    const unsigned char *data;
+} fat_wrapper;
+
+typedef struct {
+    uint32_t magic;
+    uint16_t version, header_size;
+    uint64_t size;
+} fat_header;
+
+typedef struct {
+    uint16_t kind, flags;
+    uint32_t header_size;
+    uint64_t size;
+    uint32_t unused[3];
+    uint32_t architecture; /* 86 for 8.6 */
+} fat_entry;
+_Static_assert(sizeof(fat_wrapper) == 16 && sizeof(fat_header) == 16 && sizeof(fat_entry) == 32, "fat binaries");
+
+enum { FAT_WRAPPER = 0x466243b1, FAT_HEADER = 0xba55ed50u, FAT_CODE = 2, MOST_ARCHITECTURES = 256 };
+static int binaries, compiled[MOST_ARCHITECTURES]; /* counted as the linker loads libraries, one by one */
+
+static void note_architectures(const fat_wrapper *wrapper)
+{
+    if (!wrapper || wrapper->magic != FAT_WRAPPER || !wrapper->data)
+        return;
+    fat_header header;
+    memcpy(&header, wrapper->data, sizeof header);
+    if (header.magic != (uint32_t)FAT_HEADER)
+        return;
+    binaries++;
+    const unsigned char *at = wrapper->data + header.header_size, *end = at + header.size;
+    while (at + sizeof(fat_entry) <= end) {
+        fat_entry entry;
+        memcpy(&entry, at, sizeof entry);
+        if (entry.header_size < sizeof entry)
+            return;
+        if (entry.kind == FAT_CODE && entry.architecture < MOST_ARCHITECTURES)
+            compiled[entry.architecture]++;
+        at += entry.header_size + entry.size;
+    }
+}
+
+static int compiled_for(int capability)
+{
+    for (int each = capability; each >= capability / 10 * 10; each--)
+        if (each < MOST_ARCHITECTURES && 2 * compiled[each] > binaries)
+            return each;
+    return capability;
+}
+
 void **__cudaRegisterFatBinary(void *binary)
 {
-    (void)binary;
+    note_architectures(binary);
     return calloc(1, sizeof(void *));
 }
 
@@ -180,7 +238,7 @@ cudaError_t cudaFuncGetAttributes(function_attributes *out, const void *function
     memset(out, 0, sizeof *out);
     out->max_threads_per_block = 1024;
     out->registers = 32;
-    out->ptx_version = vg_capability(vg_current());
+    out->ptx_version = compiled_for(vg_capability(vg_current()));
     out->binary_version = out->ptx_version;
     out->max_dynamic_shared_size = 49152;
     return cudaSuccess;
