@@ -86,8 +86,10 @@ class Request(Record):
     allow: str | None = None  # the knobs that may be turned besides those that need no leave
     objective: str = "throughput"
     storage: str | None = None  # of the study; None: a journal in the run folder
+    snapshot: str | None = None  # the file for the history of the plan's memory
     seed: int = 0
     timeout: float = 600.0
+    rehearse: bool = True  # on a virtual GPU first, where the device is a real one
     workload_digest: str = ""  # of the file, so that a run is not continued with another one
     started_in: str = ""  # the folder that a relative path starts from
 
@@ -124,6 +126,7 @@ class Trial(Record):
     whole_updates: int = 0  # so many more, of all the plan's micro-batches; then these are the ones that are timed
     phase: str = "grow"
     fresh: bool = False  # in a new process, where nothing is left of earlier sizes
+    anew: bool = False  # with a new optimizer: then memory is laid out as in a new process
     warm: bool = False  # go on where the same trial left off a moment ago: no warm-up
     knobs: Knobs = PLAIN
 
@@ -190,7 +193,18 @@ class DeviceInfo(Record):
     total_bytes: int
     free_bytes: int
     overhead_bytes: int = 0  # held by the process before there is a model: context, libraries
+    overhead_told: bool = False  # NVML tells it of this very process; else the device's use grew by it
     repeatable: bool = True  # whether the same trial has the same peak in every process, used or fresh
+    capability: str | None = None  # of CUDA, such as "8.9"
+    multiprocessors: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prior(Record):
+    """What was expected of the device before the first trial."""
+
+    start: int | None  # the micro-batch that the search started from; None: from the smallest
+    words: str  # what it rests on, or why there is none
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
+from autoaccum.alterations.apply import Altered
 from autoaccum.batch import check_rows
 from autoaccum.device import Device
+from autoaccum.device.placing import build_on
+from autoaccum.device.virtual import VirtualDevice
 from autoaccum.errors import WorkloadError
 from autoaccum.generators import seed_all
 from autoaccum.records import ModelInfo
@@ -22,14 +26,16 @@ class FileSubject:
 
     catches_interrupts = True
 
-    def __init__(self, spec: str, device: Device, seed: int) -> None:
+    def __init__(self, spec: str, device: Device, seed: int, alterations: Sequence[str] = ()) -> None:
         self.doing = ""
         self._model_info: ModelInfo | None = None
         self._device = device
         self._spec = spec
-        self._path = split_spec(spec)[0]
-        self._file = str(self._path.resolve())  # the workload may change the folder it runs in
+        self.path = split_spec(spec)[0]
+        self._file = str(self.path.resolve())  # the workload may change the folder it runs in
         self._seed = seed
+        self._alterations = alterations
+        self._altered: Altered | None = None
         self._workload: Workload | None = None
         self._model: torch.nn.Module | None = None
         self._optimizer: Any = None
@@ -39,7 +45,8 @@ class FileSubject:
         if self._workload is None:
             self.doing = "loading the file"
             self.begin()
-            self._workload = load(self._spec)
+            self._altered = Altered(load(self._spec), self._alterations)
+            self._workload = self._altered.workload()
         if self._model is None:
             self._model = self._build_model(self._workload)
         if self._optimizer is None:
@@ -63,6 +70,10 @@ class FileSubject:
             self._model_info = model_info(self.parts())
         return self._model_info
 
+    def idle_alterations(self) -> dict[str, str]:
+        """Give the alterations that changed nothing so far, each with the reason."""
+        return {} if self._altered is None else self._altered.idle()
+
     def begin(self) -> None:
         """Seed every generator, so that each trial sees the same."""
         seed_all(self._seed)
@@ -76,11 +87,11 @@ class FileSubject:
     def place(self, error: BaseException) -> str | None:
         """Give the last line of the file that the error came through."""
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == self._file]
-        return f"{self._path}:{frames[-1].lineno} in {frames[-1].name}" if frames else None
+        return f"{self.path}:{frames[-1].lineno} in {frames[-1].name}" if frames else None
 
     def _build_model(self, workload: Workload) -> torch.nn.Module:
         self.doing = "build_model()"
-        model = workload.build_model()
+        model = self._built(workload)
         if not isinstance(model, torch.nn.Module):
             raise WorkloadError(f"build_model() returned {type(model).__name__}, not a torch.nn.Module")
         self.doing = "moving the model to the device"
@@ -88,6 +99,11 @@ class FileSubject:
         if not model.training:  # else a part that was put into eval mode on purpose would leave it
             model.train()
         return model
+
+    def _built(self, workload: Workload) -> Any:
+        if not isinstance(self._device, VirtualDevice):
+            return workload.build_model()
+        return build_on(self._device, workload.build_model, self.begin)
 
 
 def _make_batch(workload: Workload, size: int) -> Any:

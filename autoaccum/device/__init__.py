@@ -2,7 +2,7 @@
 
 base.py    the protocol, and the budget that all devices share
 cuda.py    NVIDIA GPUs through torch's allocator and NVML
-virtual.py the same on a GPU that is not there
+virtual.py the same on a GPU that is not there; placing.py builds models on it that are larger than the host
 live.py    both in the user's own process; meter.py counts live tensors there
 nvml.py    every NVML reading, each of them optional
 energy.py  joules from NVML's counter, or from its power
@@ -13,8 +13,9 @@ cgroup.py  what a container allows
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
-from autoaccum import virtual
+from autoaccum import virtual as rig  # the submodule of the same name would take its place
 from autoaccum.device.base import Device, Reading
 from autoaccum.errors import DeviceError, UsageError
 from autoaccum.units import did_you_mean
@@ -23,12 +24,13 @@ __all__ = ["Device", "Reading", "check_name", "environment", "open_device"]
 
 _NAME = re.compile(r"auto|cpu|cuda(:[0-9]+)?")
 _VIRTUAL = "virtual:"
+_COPY_MAX_BYTES = 64 << 10  # of what is larger nobody reads the values, and it would fill the host's memory
 
 
 def check_name(name: str) -> None:
     """Raise unless `name` could be a device, without looking for it."""
     if name.startswith(_VIRTUAL):
-        virtual.parse(name.removeprefix(_VIRTUAL))
+        rig.parse(name.removeprefix(_VIRTUAL))
     elif _NAME.fullmatch(name) is None:
         kind, colon, number = name.partition(":")
         meant = did_you_mean(kind, ("auto", "cpu", "cuda", "virtual")).replace("? ", f"{colon}{number}? ")
@@ -39,7 +41,9 @@ def check_name(name: str) -> None:
 
 def environment(name: str) -> dict[str, str]:
     """Give what a child needs in its environment to find the device; a virtual GPU is built for it here."""
-    return virtual.environment(virtual.parse(name.removeprefix(_VIRTUAL))) if name.startswith(_VIRTUAL) else {}
+    if not name.startswith(_VIRTUAL):
+        return {}
+    return rig.environment(replace(rig.parse(name.removeprefix(_VIRTUAL)), copy_max_bytes=_COPY_MAX_BYTES))
 
 
 def open_device(name: str) -> Device:

@@ -49,6 +49,9 @@ class CudaDevice:
             total_bytes=total,
             free_bytes=free + self._overhead() + torch.cuda.memory_reserved(self.torch_device),
             overhead_bytes=self._overhead(),
+            overhead_told=self._held() is not None,
+            capability=f"{self._properties.major}.{self._properties.minor}",
+            multiprocessors=self._properties.multi_processor_count,
         )
 
     @contextmanager
@@ -132,11 +135,12 @@ class CudaDevice:
 
     def _overhead(self) -> int:
         """Give what the process holds besides torch's memory, now if the driver tells, else as at first."""
-        if self._handle is not None:
-            held = self._nvml.held_by(self._handle, os.getpid())
-            if held is not None:
-                return max(0, held - torch.cuda.memory_reserved(self.torch_device))
-        return self._at_first
+        held = self._held()
+        return self._at_first if held is None else max(0, held - torch.cuda.memory_reserved(self.torch_device))
+
+    def _held(self) -> int | None:
+        """Give what NVML says this process holds, if it does."""
+        return None if self._handle is None else self._nvml.held_by(self._handle, os.getpid())
 
     def _overhead_at_first(self, before: dict[str, int]) -> int:
         """Give what the device's use grew by as the context was made; warn where it cannot be told."""

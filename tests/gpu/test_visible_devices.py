@@ -24,6 +24,8 @@ def expected(gpu: VirtualGpu) -> dict[str, object]:
         "free_bytes": gpu.total_bytes - gpu.other_bytes,
         "overhead_bytes": gpu.context_bytes,
         "repeatable": True,
+        "capability": gpu.capability,
+        "multiprocessors": gpu.multiprocessors,
     }
 
 
