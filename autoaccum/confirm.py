@@ -26,11 +26,26 @@ def training_limit(device: DeviceInfo, budget: Budget) -> int:
     return budget.limit_bytes if device.repeatable else int(budget.limit_bytes * 0.95)
 
 
+def confirming(plan: Plan, device: DeviceInfo) -> Trial:
+    """Give the confirming trial: some short updates for the memory, then whole ones for the time."""
+    expected = plan.effective_batch / plan.samples_per_second if plan.samples_per_second else _WHOLE_SECONDS
+    return Trial(
+        micro_batch=plan.micro_batch,
+        accumulation_steps=min(2, plan.accumulation_steps),
+        micro_batches=plan.micro_batches,
+        updates=3 if device.repeatable else 6,  # where runs differ, a longer one shows more
+        whole_updates=max(1, min(_MOST_WHOLE, int(_WHOLE_SECONDS / expected))),
+        phase="confirm",
+        fresh=True,
+        knobs=of_options(plan.options),
+    )
+
+
 def first_that_runs(plans: Sequence[Plan], lab: Lab, device: DeviceInfo, budget: Budget) -> tuple[int, Plan | None]:
     """Give the first of plans that were tuned which runs in a fresh process, with its place among them."""
     for index, plan in enumerate(plans):
         try:
-            sample = lab.run(_trial(plan, device))
+            sample = lab.run(confirming(plan, device))
         except WorkloadError as error:
             if not plan.options:
                 raise
@@ -54,7 +69,7 @@ def confirm(plans: Sequence[Plan], lab: Lab, device: DeviceInfo, budget: Budget)
             plan = by_size[len(by_size) // 2]
         else:
             plan = open_[0] if stride == 0 else by_size[min(stride, len(by_size)) - 1]
-        sample = lab.run(_trial(plan, device))
+        sample = lab.run(confirming(plan, device))
         if sample.ok:
             best = _confirmed(plan, sample, budget)
             others = [other for other in others if other is not plan]
@@ -69,21 +84,6 @@ def confirm(plans: Sequence[Plan], lab: Lab, device: DeviceInfo, budget: Budget)
         return []
     lab.warn(*tight(best, device, budget))
     return [best, *(other for other in others if other.micro_batch != best.micro_batch)]
-
-
-def _trial(plan: Plan, device: DeviceInfo) -> Trial:
-    """Give the confirming trial: some short updates for the memory, then whole ones for the time."""
-    expected = plan.effective_batch / plan.samples_per_second if plan.samples_per_second else _WHOLE_SECONDS
-    return Trial(
-        micro_batch=plan.micro_batch,
-        accumulation_steps=min(2, plan.accumulation_steps),
-        micro_batches=plan.micro_batches,
-        updates=3 if device.repeatable else 6,  # where runs differ, a longer one shows more
-        whole_updates=max(1, min(_MOST_WHOLE, int(_WHOLE_SECONDS / expected))),
-        phase="confirm",
-        fresh=True,
-        knobs=of_options(plan.options),
-    )
 
 
 def _confirmed(plan: Plan, sample: Sample, budget: Budget) -> Plan:

@@ -20,6 +20,8 @@ from typing import Any, Self
 
 from autoaccum import device as devices
 from autoaccum import errors
+from autoaccum.anatomy.record import Anatomy
+from autoaccum.anatomy.traits import Traits
 from autoaccum.equivalence.verdicts import Verdict
 from autoaccum.oom import cause_of_death
 from autoaccum.pipes import Echo, Lines, Tail
@@ -42,6 +44,7 @@ class WorkerSpec:
     seed: int = 0
     exact_meter: bool = True
     variables: dict[str, str] = field(default_factory=dict)  # of the environment, as training would set them
+    alterations: tuple[str, ...] = ()  # of the workload, by their names in autoaccum.alterations
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,10 +109,8 @@ class Worker:
     def run(self, number: int, trial: Trial, *, smaller_ran: bool) -> Answer:
         """Run one trial; a worker that dies or hangs over it gives a sample all the same."""
         self.trials += 1
-        # A trial of more micro-steps than usual has as much more time; windows are counted so that they take little.
-        usual = trial.phase == "tune"
-        allowed_seconds = self._timeout_seconds * (1.0 if usual else max(1.0, trial.micro_steps / 4))
-        content = self._ask({"number": number, "trial": asdict(trial)}, allowed_seconds, smaller_ran=smaller_ran)
+        order = {"number": number, "trial": asdict(trial)}
+        content = self._ask(order, self._allowed(trial), smaller_ran=smaller_ran)
         if isinstance(content, tuple):
             return Answer(sample=_lost(number, trial, *content, self._printed.text()))
         if content["last"]:
@@ -123,16 +124,27 @@ class Worker:
 
     def verify(self) -> Verdict:
         """Have the workload verified; raise what it raised, and for a worker that was lost over it."""
-        content = self._ask({"ask": "verify"}, self._timeout_seconds)
-        if isinstance(content, tuple):
-            mend = "" if content[0] is Outcome.FAILED else "; raise --timeout, or verify a smaller model"
-            raise errors.WorkloadError(f"verifying did not end: {content[1]}{mend}", details=self._printed.text())
-        if "error" in content:
-            raise getattr(errors, content["error"])(content["message"], details=content["details"])
+        content = self._demand({"ask": "verify"}, self._timeout_seconds, "verifying", "verify a smaller model")
         return Verdict.from_dict(content["verdict"])
 
+    def dissect(self, trial: Trial, snapshot: Path | None) -> Anatomy:
+        """Have a trial's memory taken apart, and its history written to `snapshot`; raise as `verify` does."""
+        path = None if snapshot is None else os.fspath(snapshot.absolute())  # the workload may change the folder
+        order = {"ask": "dissect", "trial": asdict(trial), "snapshot": path}
+        content = self._demand(order, self._allowed(trial), "taking memory apart", "look for what it waits for")
+        return Anatomy.from_dict(content["anatomy"])
+
+    def traits(self, micro_batch: int) -> Traits:
+        """Have an update of one micro-batch observed: what it computes, what it reads; raise as `verify` does."""
+        order = {"ask": "traits", "micro_batch": micro_batch}
+        content = self._demand(order, self._timeout_seconds, "observing an update", "look for what it waits for")
+        return Traits.from_dict(content["traits"])
+
     def unsupported(self) -> dict[str, str] | None:
-        """Give the knobs that cannot be turned here, each with the reason; None for a worker that was lost over it."""
+        """Give the knobs that cannot be turned here, each with the reason; None for a worker that was lost over it.
+
+        And those of its alterations that changed nothing so far: for a loss, that shows once a trial has run.
+        """
         content = self._ask({"ask": "unsupported"}, self._timeout_seconds)
         return None if isinstance(content, tuple) else content["unsupported"]
 
@@ -190,6 +202,20 @@ class Worker:
             environment=content["environment"],
             warnings=tuple(content["warnings"]),
         )
+
+    def _allowed(self, trial: Trial) -> float:
+        # A trial of more micro-steps than usual has as much more time; windows are counted so that they take little.
+        return self._timeout_seconds * (1.0 if trial.phase == "tune" else max(1.0, trial.micro_steps / 4))
+
+    def _demand(self, order: dict[str, Any], seconds: float, doing: str, mend: str) -> dict[str, Any]:
+        """Give the worker's answer; raise what it raised, and for a worker that was lost over it."""
+        content = self._ask(order, seconds)
+        if isinstance(content, tuple):
+            hint = "" if content[0] is Outcome.FAILED else f"; raise --timeout, or {mend}"
+            raise errors.WorkloadError(f"{doing} did not end: {content[1]}{hint}", details=self._printed.text())
+        if "error" in content:
+            raise getattr(errors, content["error"])(content["message"], details=content["details"])
+        return content
 
     def _ask(self, order: dict[str, Any], seconds: float, *, smaller_ran: bool = False) -> dict[str, Any] | Lost:
         """Give the worker's answer, or how it was lost over it."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+from autoaccum.anatomy.record import Anatomy
 from autoaccum.errors import DeviceError, WorkloadError
 from autoaccum.isolate import Answer, Ready, Worker, WorkerSpec
 from autoaccum.knobs.names import environment
@@ -86,7 +88,7 @@ class WorkerLab:
 
     def open(self) -> tuple[DeviceInfo, Budget]:
         """Start the first worker, which decides on the budget for all, unless that was done before."""
-        ready = self._live_worker().ready
+        ready = self.worker().ready
         if self._before is not None:
             device, budget = self._before
             if (ready.device.kind, ready.device.name) != (device.kind, device.name):
@@ -109,6 +111,8 @@ class WorkerLab:
     def run(self, trial: Trial, at_most: int | None = None) -> Sample:
         """Run one trial in the present worker, or in a new one if that has died; raise if the workload raised."""
         self._watcher.trial_started(trial, at_most)
+        if self.ready is not None and self.ready.device.repeatable:
+            trial = replace(trial, anew=True)  # so that it shows what it would in training
         sample = self.time(trial, number=len(self.samples) + 1).sample
         self.samples.append(sample)
         self._warn_of_loss(sample)
@@ -123,12 +127,8 @@ class WorkerLab:
 
         Each seat has a worker of its own, so that two trials can take turns without disturbing each other.
         """
-        variables = environment(trial.knobs, os.environ)
-        if trial.fresh or (seat in self._workers and variables != self._workers[seat].variables):
-            self.leave(seat)
-        self._spec = replace(self._spec, variables=variables)
         smaller_ran = any(s.ok and s.micro_batch < trial.micro_batch for s in self.samples)
-        worker = self._live_worker(seat)
+        worker = self._worker_for(trial, seat)
         answer = worker.run(number, trial, smaller_ran=smaller_ran)
         self._learn(answer.model)
         self.warn(*answer.warnings)
@@ -146,7 +146,7 @@ class WorkerLab:
 
     def unsupported(self) -> dict[str, str] | None:
         """Have the present worker say which knobs cannot be turned, and why; None if it is lost over that."""
-        return self._live_worker().unsupported()
+        return self.worker().unsupported()
 
     def as_in_training(self, limit_bytes: int) -> None:
         """Have the next trials run in processes set up as the user's training will be, under this limit."""
@@ -155,7 +155,15 @@ class WorkerLab:
 
     def couplings(self, largest_ok: int) -> Sequence[str]:
         """Have the present worker look."""
-        return self._live_worker().couplings(largest_ok)
+        return self.worker().couplings(largest_ok)
+
+    def dissect(self, trial: Trial, snapshot: Path | None) -> Anatomy | None:
+        """Have the present worker say where the memory of a trial goes; what goes wrong there is a warning."""
+        try:
+            return self._worker_for(trial).dissect(trial, snapshot)
+        except Exception as error:  # the plan stands, whatever it is
+            self.warn(f"where the memory goes is not known: {error}")
+            return None
 
     def leave(self, seat: str) -> None:
         """End the worker of a seat, if it has one."""
@@ -167,7 +175,16 @@ class WorkerLab:
                 worker.kill()  # where a Ctrl-C cut the waiting short
                 del self._workers[seat]
 
-    def _live_worker(self, seat: str = "") -> Worker:
+    def _worker_for(self, trial: Trial, seat: str = "") -> Worker:
+        """Give the seat's worker, or a new one where the trial wants that, or other variables."""
+        variables = environment(trial.knobs, os.environ)
+        if trial.fresh or (seat in self._workers and variables != self._workers[seat].variables):
+            self.leave(seat)
+        self._spec = replace(self._spec, variables=variables)
+        return self.worker(seat)
+
+    def worker(self, seat: str = "") -> Worker:
+        """Give the worker of a seat, a new one where there is none that lives."""
         worker = self._workers.get(seat)
         if worker is None or not worker.alive:
             worker = Worker(self._spec, timeout_seconds=self._timeout_seconds, echo=self._echo)

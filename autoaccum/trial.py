@@ -10,8 +10,8 @@ import gc
 import math
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Protocol
@@ -27,6 +27,10 @@ from autoaccum.oom import is_oom
 from autoaccum.records import PLAIN, ModelInfo, Outcome, Sample, Trial, Window
 from autoaccum.training.accumulate import value_and_count
 from autoaccum.units import format_bytes
+
+# What a trial is doing, as a subject is told.
+MAKING, MOVING = "make_batch", "the batch's move to the device"
+FORWARD, BACKWARD, STEP = "the forward pass", "the backward pass", "the optimizer's step"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,6 +115,9 @@ class Runner:
 
     def run(self, number: int, trial: Trial) -> Sample:
         """Run `trial` and say how it went; never raises for what the user's code does."""
+        if trial.anew:
+            self.start_over()
+            gc.collect()
         if not trial.warm:
             self._device.release()
             self._device.reset()
@@ -129,7 +136,7 @@ class Runner:
             over, limit = format_bytes(reading.used_bytes - self.limit_bytes), format_bytes(self.limit_bytes)
             failure = _Failure(Outcome.OOM, f"ran, but its peak is {over} over the limit of {limit}")
         if failure is not None:
-            self._start_over()
+            self.start_over()
             gc.collect()
             self._device.release()
         timed = self._timed(trial) if self._device.timed else []
@@ -153,6 +160,22 @@ class Runner:
             details=failure.details if failure else "",
         )
 
+    def start_over(self) -> None:
+        """Drop what a broken-off update left behind, and turn all knobs back."""
+        self._subject.discard()
+        if self._turned is not None:
+            self._turned.undo()
+            self._turned = None
+
+    @contextmanager
+    def through(self, front: Subject) -> Iterator[None]:
+        """Have the trials within run through `front`, which stands before the own subject."""
+        own, self._subject = self._subject, front
+        try:
+            yield
+        finally:
+            self._subject = own
+
     def _parts(self, trial: Trial) -> Parts:
         """Give what is trained, with the trial's knobs turned and no others."""
         knobs = trial.knobs
@@ -160,19 +183,12 @@ class Runner:
         stale = knobs.compile and trial.micro_batch != self._size
         self._size = trial.micro_batch
         if self._turned is not None and (self._turned.knobs != knobs or stale):
-            self._start_over()
+            self.start_over()
         parts = self._subject.parts()
         if self._turned is None and knobs != PLAIN:
             self._subject.doing = f"turning on {', '.join(words(knobs))}"
             self._turned = Turned(knobs, parts.model, parts.optimizers, self._device.torch_device)
         return parts
-
-    def _start_over(self) -> None:
-        """Drop what a broken-off update left behind, and turn all knobs back."""
-        self._subject.discard()
-        if self._turned is not None:
-            self._turned.undo()
-            self._turned = None
 
     def _timed(self, trial: Trial) -> list[Window]:
         if trial.whole_updates:
@@ -198,7 +214,7 @@ class Runner:
             if len(forward) == 1:
                 first = device.stamp()
         computed = device.stamp()
-        self._subject.doing = "the optimizer's step"
+        self._subject.doing = STEP
         self._step(parts.optimizers)
         _drop_gradients(parts)
         end = device.stamp()
@@ -214,14 +230,14 @@ class Runner:
         )
 
     def _make_batch(self, parts: Parts, size: int) -> Any:
-        self._subject.doing = f"make_batch({size})"
+        self._subject.doing = f"{MAKING}({size})"
         return parts.make_batch(size)
 
     def _micro_step(self, parts: Parts, batch: Any, steps: int) -> tuple[Any, Any]:
         """Add the gradient of one micro-batch; give when its forward pass began and when it ended."""
-        self._subject.doing = "the batch's move to the device"
+        self._subject.doing = MOVING
         moved = batches.to_device(batch, self._device.torch_device)
-        self._subject.doing = "the forward pass"
+        self._subject.doing = FORWARD
         began = self._device.stamp()
         with self._turned.computing() if self._turned is not None else nullcontext():
             loss = _mean(parts.loss(parts.model, moved))
@@ -230,7 +246,7 @@ class Runner:
             self._saw_loss = True
             if not math.isfinite(loss.item()):
                 self.warnings.append(f"the first loss is {loss.item()}: memory does not depend on it, training does")
-        self._subject.doing = "the backward pass"
+        self._subject.doing = BACKWARD
         scaler = None if self._turned is None else self._turned.scaler
         torch.autograd.backward(loss / steps if scaler is None else scaler.scale(loss / steps))
         return began, ended

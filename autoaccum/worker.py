@@ -19,8 +19,10 @@ import sys
 import threading
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from autoaccum import alterations
 from autoaccum._version import __version__
 from autoaccum.device import Device, open_device
 from autoaccum.device.base import budget_for
@@ -28,7 +30,8 @@ from autoaccum.errors import AutoaccumError
 from autoaccum.records import TRIAL_MARK, Trial
 
 if TYPE_CHECKING:
-    from autoaccum.trial import Subject
+    from autoaccum.subject import FileSubject
+    from autoaccum.trial import Runner
 
 _PR_SET_PDEATHSIG = 1
 _GRACE_SECONDS = 5.0
@@ -43,6 +46,7 @@ def main() -> None:
     try:
         device = open_device(first["device"])
         info = device.describe()
+        alterations.check(first["alterations"], info.kind)
         limit = first["limit_bytes"]
         budget = None if limit is not None else budget_for(device, info, first["memory_budget"])
     except AutoaccumError as error:
@@ -69,13 +73,13 @@ def _serve(
     from autoaccum.subject import FileSubject
     from autoaccum.trial import Runner
 
-    subject = FileSubject(first["workload"], device, first["seed"])
+    subject = FileSubject(first["workload"], device, first["seed"], first["alterations"])
     runner = Runner(subject, device, limit)
     while (order := orders.get()) is not None:
         os.write(2, TRIAL_MARK)
         if "ask" in order:
             with device.limited(limit):
-                _answer(answers, **_aside(order, subject, device))
+                _answer(answers, **_aside(order, subject, runner, device))
             continue
         sample = runner.run(order["number"], Trial.from_dict(order["trial"]))
         broken = not sample.ok and not _usable(device)
@@ -88,20 +92,34 @@ def _serve(
             return
 
 
-def _aside(order: dict[str, Any], subject: Subject, device: Device) -> dict[str, Any]:
-    """Answer what is no trial: which knobs there are, how samples see each other, whether accumulating is exact."""
+def _aside(order: dict[str, Any], subject: FileSubject, runner: Runner, device: Device) -> dict[str, Any]:
+    """Answer what is no trial: which knobs there are, how samples see each other, whether accumulating is exact.
+
+    And where the memory of a trial goes, and what a pass computes and reads.
+    """
     if order["ask"] == "unsupported":
         from autoaccum.knobs.support import unsupported
 
+        runner.start_over()  # what the last trial turned is not the user's
         parts = subject.parts()
-        return {"unsupported": unsupported(parts.model, parts.optimizers, device.torch_device)}
+        knobs = unsupported(parts.model, parts.optimizers, device.torch_device)
+        return {"unsupported": {**knobs, **subject.idle_alterations()}}
     if order["ask"] == "couplings":
         from autoaccum.equivalence.couplings import warnings_of
 
         return {"warnings": warnings_of(subject, device, order["largest_ok"])}
-    from autoaccum.equivalence.examine import examine_subject
-
     try:
+        if order["ask"] == "dissect":
+            from autoaccum.anatomy.dissect import dissect
+
+            snapshot = None if order["snapshot"] is None else Path(order["snapshot"])
+            return {"anatomy": asdict(dissect(subject, runner, device, Trial.from_dict(order["trial"]), snapshot))}
+        if order["ask"] == "traits":
+            from autoaccum.anatomy.observe import observe
+
+            return {"traits": asdict(observe(subject, runner, order["micro_batch"]))}
+        from autoaccum.equivalence.examine import examine_subject
+
         return {"verdict": asdict(examine_subject(subject))}
     except AutoaccumError as error:
         return {"error": type(error).__name__, "message": str(error), "details": error.details}
@@ -116,6 +134,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
+        "architectures": " ".join(torch.cuda.get_arch_list()) if torch.version.cuda else None,
         "cudnn": _cudnn() if torch.version.cuda else None,
         "driver": _driver() if torch.version.cuda else None,
         "platform": platform.platform(),

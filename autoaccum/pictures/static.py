@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from autoaccum.errors import UsageError
+from autoaccum.outputs import check_file, whole
 from autoaccum.pictures import theme
 from autoaccum.pictures.memory import Picture
 from autoaccum.units import format_bytes
@@ -20,12 +19,7 @@ def check_path(path: Path) -> None:
     """Raise for what can be seen to be wrong with a path before there is a picture."""
     if path.suffix.lower() not in KINDS:
         raise UsageError(f"--plot {path} is no picture: end its name in {', '.join(KINDS[:-1])} or {KINDS[-1]}")
-    if not path.parent.is_dir():
-        raise UsageError(f"--plot {path}: there is no folder {path.parent}")
-    if path.is_dir():
-        raise UsageError(f"--plot {path} is a folder: give a file")
-    if not os.access(path.parent, os.W_OK):
-        raise UsageError(f"--plot {path}: nothing can be written into {path.parent}")
+    check_file("--plot", path)
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -79,12 +73,5 @@ def draw(picture: Picture, path: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
         if axes.get_legend_handles_labels()[0]:  # a run that ended at once has nothing to name
             figure.legend(loc="outside right center", frameon=False)
-        partial = path.with_name(f".{path.name}.partial{path.suffix}")
-        try:
+        with whole(path) as partial:
             figure.savefig(partial, dpi=160, metadata=_UNDATED.get(path.suffix.lower()))
-            partial.replace(path)
-        except OSError as error:
-            raise UsageError(f"{path} cannot be written: {error.strerror}") from error
-        finally:
-            with suppress(OSError):
-                partial.unlink(missing_ok=True)

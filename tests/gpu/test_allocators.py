@@ -58,6 +58,17 @@ def test_the_meter_agrees_with_the_device_whatever_the_allocator(
     measured = [sample for sample in ran.report["samples"] if sample["outcome"] == "ok"]
     assert len(measured) > 2
     assert [s["device_used_bytes"] for s in measured] == [_most_held(held, s) for s in measured]
+    _check_anatomy(ran.report)
+
+
+def _check_anatomy(report: dict[str, Any]) -> None:
+    """See that it is there where the allocator has a history, and as large as what was confirmed."""
+    if "cudaMallocAsync" in report["environment"]["alloc_conf"]:
+        assert report["anatomy"] is None
+        why = "the allocator of cudaMallocAsync keeps no history: use PyTorch's own"
+        assert f"where the memory goes is not known: {why}" in report["warnings"]
+    else:
+        assert report["anatomy"]["reserved_bytes"] == report["samples"][-1]["peak_reserved_bytes"]
 
 
 def _most_held(held: list[tuple[int, ...]], sample: dict[str, Any]) -> int:
