@@ -40,16 +40,18 @@ def find_plans(
     budget: Budget,
     found: Found | None = None,
     *,
+    start: int | None = None,
     rescues: Callable[[], Iterable[Knobs]] = tuple,
     tune: Callable[[Sequence[Plan], int], Tuned | None] = lambda plans, limit_bytes: None,
 ) -> Found:
     """Search, solve, tune and confirm; give the plans, best first. Raise where there is none.
 
-    `rescues` are knobs to search with where nothing fits without; `tune` orders what fits by measured speed.
+    `start` is the size that is expected to be the largest that fits; `rescues` are knobs to search with where nothing
+    fits without; `tune` orders what fits by measured speed.
     """
     found = Found() if found is None else found
     lab.warn(*shared_by_ranks(request.world_size))
-    ranked_plans = _search(request, lab, device, budget, found, rescues)
+    ranked_plans = _search(request, lab, device, budget, found, start, rescues)
     limit_bytes = training_limit(device, budget)
     lab.as_in_training(limit_bytes)
     tuned = tune(ranked_plans, limit_bytes) if ranked_plans else None
@@ -72,10 +74,11 @@ def _search(
     device: DeviceInfo,
     budget: Budget,
     found: Found,
+    start: int | None,
     rescues: Callable[[], Iterable[Knobs]],
 ) -> list[Plan]:
     """Give the plans that fit, ranked; with knobs that save memory where there are none without."""
-    run_search(request, lab, device)
+    run_search(request, lab, device, start=start)
     plans = ranked(request, lab, budget)
     if plans:
         return plans
@@ -110,7 +113,8 @@ def run_search(
     lab: Lab,
     device: DeviceInfo,
     knobs: Knobs = PLAIN,
-    strategy: search.Strategy = search.double_then_bisect,
+    strategy: search.Strategy = search.gallop_then_bisect,
+    start: int | None = None,
 ) -> None:
     """Run what the strategy asks for until it has seen enough."""
     rank_batch = rank_share(request.target_batch, request.world_size)
@@ -119,6 +123,7 @@ def run_search(
         candidates=candidates(rank_batch, request.split),
         find_max=request.find_max,
         certify=not device.repeatable,
+        start=start,
     )
     while (trial := strategy(seen := with_knobs(lab.samples, knobs), goal)) is not None:
         remaining = search.at_most(seen, goal)

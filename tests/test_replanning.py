@@ -386,7 +386,7 @@ def made_up(seed: int, noise: float) -> tuple[random.Random, Report, Truth, int]
     split = some.choice(["auto", "even", "uneven"])
     goal = search.Goal(rank_batch=target, candidates=candidates(target, split), find_max=some.random() < 0.2)
     samples: list[Any] = []
-    while (trial := search.double_then_bisect(samples, goal)) is not None:
+    while (trial := search.gallop_then_bisect(samples, goal)) is not None:
         size, steps, number = trial.micro_batch, trial.accumulation_steps, len(samples) + 1
         used = round(truth(size, steps == 1) * (1 + some.uniform(-noise, noise)))
         sample = ran(number, size, device_used_bytes=used, peak_reserved_bytes=used - overhead)
