@@ -6,7 +6,7 @@ One straight line, a room for each step:
     device/       what differs between machines: describe, limit, meter
     virtual/      a GPU that is not there: CUDA's memory, to the byte, on any Linux machine
     trial.py      real updates at one size give one Sample; oom.py knows every out-of-memory
-    subject.py    what a trial trains, built from the file
+    subject.py    what a trial trains, built from the file, and as it would be with alterations/
     worker.py     the child process that runs trials; isolate.py is the parent's side of it (and pipes.py)
     lab.py        one worker after another: a Sample for every Trial
     search.py     which size to try next, and when to stop
@@ -17,12 +17,14 @@ One straight line, a room for each step:
     planning.py   the line from search to confirm, for a file and for live objects
     recipe.py     what the plan means for learning rate and warm-up
     report/       JSON, CSV, HTML; other questions answered from a saved run; two runs compared
-    pipeline.py   the line itself; advice.py says what to do when it ends without a plan
+    pipeline.py   the line itself, and running.py a walk along it; advice.py says what to do if it ends without a plan
     cli.py        the command line, with a file for each command in commands/; checks.py sees what is wrong with it
     display/      the terminal: progress (watching.py), and the tables of saved runs
 
 Beside it, each with a map of its own:
 
+    rehearsal/    autoaccum rehearse: plans for GPUs that are not here, and where the search on a real one starts
+    anatomy/      where a trial's memory goes, by kind and by module, and what it computes with
     pictures/     memory against the micro-batch, as a figure and as a file
     knobs/        precision, checkpointing, compile ...: how each is turned, in trials and in training
     training/     plan.stepper and plan.windows: the step that accumulates correctly
@@ -30,7 +32,7 @@ Beside it, each with a map of its own:
     equivalence/  autoaccum verify (verification.py): does accumulating equal the full batch?
 
 records.py holds the values that cross rooms, errors.py the error tree with its exit codes, generators.py the random
-generators; interrupts.py knows when a Ctrl-C may come through.
+generators; interrupts.py knows when a Ctrl-C may come through; outputs.py writes files whole, or not at all.
 """
 
 from __future__ import annotations
@@ -56,6 +58,8 @@ if TYPE_CHECKING:
     from autoaccum.pipeline import probe
     from autoaccum.plans import Plan
     from autoaccum.records import Outcome, Sample
+    from autoaccum.rehearsal.record import Rehearsal
+    from autoaccum.rehearsal.rehearse import rehearse
     from autoaccum.report.record import Report
     from autoaccum.verification import verify
     from autoaccum.workload import Workload
@@ -68,6 +72,7 @@ _HOMES = {
     "NothingFits": "errors",
     "Outcome": "records",
     "Plan": "plans",
+    "Rehearsal": "rehearsal.record",
     "Report": "report.record",
     "Sample": "records",
     "UsageError": "errors",
@@ -76,6 +81,7 @@ _HOMES = {
     "WorkloadError": "errors",
     "plan": "live.planner",
     "probe": "pipeline",
+    "rehearse": "rehearsal.rehearse",
     "verify": "verification",
 }
 
@@ -87,6 +93,7 @@ __all__ = [
     "NothingFits",
     "Outcome",
     "Plan",
+    "Rehearsal",
     "Report",
     "Sample",
     "UsageError",
@@ -96,6 +103,7 @@ __all__ = [
     "__version__",
     "plan",
     "probe",
+    "rehearse",
     "verify",
 ]
 

@@ -10,6 +10,7 @@ from typing import Any
 from autoaccum import device as devices
 from autoaccum.errors import UsageError
 from autoaccum.knobs.names import parse_allow
+from autoaccum.outputs import check_file
 from autoaccum.plans import rank_share
 from autoaccum.records import Request
 from autoaccum.solve import SPLITS
@@ -37,6 +38,8 @@ def check(request: Request) -> Request:
     devices.check_name(request.device)
     if request.memory_budget is not None:
         parse_budget(request.memory_budget, total_bytes=1 << 40)
+    if request.snapshot is not None:
+        check_file("--snapshot", Path(request.snapshot))
     path = split_spec(request.workload)[0]
     check_syntax(path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()

@@ -19,6 +19,7 @@ from autoaccum.commands.compare import compare
 from autoaccum.commands.env import env
 from autoaccum.commands.plan import plan
 from autoaccum.commands.probe import probe
+from autoaccum.commands.rehearse import rehearse
 from autoaccum.commands.report import report
 from autoaccum.commands.show import show
 from autoaccum.commands.verify import verify
@@ -33,6 +34,7 @@ def cli() -> None:
     \b
     Examples:
       autoaccum probe model.py --target-batch 512        measure, and give the plan
+      autoaccum rehearse model.py --target-batch 512 --gpu l4,a100-40gb    plans for GPUs elsewhere
       autoaccum plan RUN --target-batch 1024             ask a run that was made before
       autoaccum show RUN                                 look at it again
       autoaccum verify model.py                          does accumulating suit the model?
@@ -41,7 +43,7 @@ def cli() -> None:
     """
 
 
-for _command in (probe, plan, show, report, compare, verify, env):
+for _command in (probe, rehearse, plan, show, report, compare, verify, env):
     cli.add_command(_command)
 
 

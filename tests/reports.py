@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from autoaccum.anatomy.record import Anatomy, Part
 from autoaccum.fit import fit_memory
 from autoaccum.plans import Plan
 from autoaccum.records import Bracket, Budget, DeviceInfo, ModelInfo, Outcome, Request, Sample
@@ -98,6 +99,29 @@ def tuning(trials: int = 16) -> Tuning:
                  winner=best.trial),
         ),
     )  # fmt: skip
+
+
+def anatomy(**more: Any) -> Anatomy:
+    """Where the memory of the plan below goes; twelve kinds of modules hold something, ten are named."""
+    first = Part(name="blocks.*.mlp.0", kind="Linear", size_bytes=4 * GIB, count=12)
+    others = [Part(name=f"blocks.*.part{n}", kind="GELU", size_bytes=GIB, count=12) for n in range(9)]
+    values: dict[str, Any] = {
+        "micro_batch": 64,
+        "accumulation_steps": 2,
+        "parameter_bytes": 4 * 10**8,
+        "buffer_bytes": 0,
+        "gradient_bytes": 4 * 10**8,
+        "optimizer_bytes": 8 * 10**8,
+        "input_bytes": 64 * MIB,
+        "activation_bytes": 14 * GIB,
+        "temporary_bytes": 2 * GIB,
+        "cached_bytes": peak(64) - 16 * GIB - 16 * 10**8 - 64 * MIB,
+        "allocated_bytes": 16 * GIB + 16 * 10**8 + 64 * MIB,
+        "reserved_bytes": peak(64),
+        "moment": "the forward pass, in lm_head",
+        "modules": (first, *others),
+    }
+    return Anatomy(**{**values, **more})
 
 
 def report(**more: Any) -> Report:

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 from autoaccum.records import Outcome
 from autoaccum.report import page as pages
 from autoaccum.report.record import Report
-from tests.reports import failed, ran, report, tuning
+from tests.reports import anatomy, failed, ran, report, tuning
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = [
@@ -192,6 +192,15 @@ def test_a_phone_shows_it_without_scrolling_sideways(open_page: Open) -> None:
         assert plot["height"] >= 150, name  # the legend leaves room for it
     # A wide table scrolls by itself.
     assert found.page.evaluate("[...document.querySelectorAll('.scroll')].some((e) => e.scrollWidth > e.clientWidth)")
+
+
+def test_a_phone_shows_the_sizes_of_modules_without_scrolling(open_page: Open) -> None:
+    found = open_page(report(anatomy=anatomy()), viewport={"width": 360, "height": 740})
+
+    for table in found.page.locator(".pair .scroll").all():
+        assert table.evaluate("(e) => e.scrollWidth <= e.clientWidth")
+    assert not found.page.get_by_role("button", name="class").is_visible()
+    assert found.sort("Activations by module", "size")[0] == "1.00 GiB"
 
 
 def test_printing_a_dark_page_gives_a_light_one(open_page: Open) -> None:

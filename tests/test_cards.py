@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -183,8 +184,8 @@ def test_another_gpu_of_the_same_family_is_not_taken_for_a_mistyped_one() -> Non
         ("0GiB", "is no memory at all"),
         ("1.2.3GiB", "is not a size"),
         ("-5GiB", "a size such as 24GiB works too"),
-        ("24", "a size such as 24GiB works too"),
-        ("24G", "a size such as 24GiB works too"),
+        ("24", "write 24GiB for a size"),
+        ("24G", "write 24GiB for a size"),
         ("80%", "a size such as 24GiB works too"),
         ("toaster\noven", 'unknown GPU "toaster oven": --gpu all takes every GPU that is known'),
         ("l4,toaster", 'unknown GPU "toaster"'),
@@ -197,3 +198,9 @@ def test_a_mistake_is_answered_in_one_line(text: str, says: str) -> None:
     assert says in str(error)
     assert "\n" not in str(error)
     assert error.exit_code == 2
+
+
+def test_the_docs_list_every_card() -> None:
+    page = Path(__file__).parent.parent / "docs" / "rehearse-gpus.md"
+
+    assert cards.as_table() in page.read_text(encoding="utf-8")

@@ -46,6 +46,8 @@ def check(ran: Ran, code: int, words: str) -> None:
         (["model.py", "--target-batch", "8", "--out", "model.py"], "--out model.py is a file"),
         (["model.py", "--target-batch", "8", "--out", "model.py/below"], "below a file"),
         (["model.py", "--target-batch", "8", "--out", "/sys/autoaccum"], "cannot be written"),
+        (["model.py", "--target-batch", "8", "--snapshot", "none/x"], "--snapshot none/x: there is no folder none"),
+        (["model.py", "--target-batch", "8", "--snapshot", "."], "--snapshot . is a folder: give a file"),
         (["model.py", "--target-batch", "8", "--frobnicate"], "No such option"),
     ],
 )
@@ -65,6 +67,14 @@ def test_a_read_only_out_is_a_usage_error(cli: Cli, workload: WriteWorkload, tmp
     (tmp_path / "closed").mkdir(mode=0o500)
 
     check(cli("probe", workload(), "--target-batch", "8", "--out", "closed"), 2, "cannot be written")
+
+
+def test_a_snapshot_is_refused_on_the_cpu_before_any_trial(cli: Cli, workload: WriteWorkload) -> None:
+    ran = cli("probe", workload(), "--target-batch", "8", "--device", "cpu", "--snapshot", "x.pickle")
+
+    check(ran, 5, "--snapshot is the history of a GPU's allocator: leave it out on the CPU")
+    assert " ok" not in ran.err
+    assert not (cli.folder / "x.pickle").exists()
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from autoaccum.anatomy.record import Part
 from autoaccum.records import Outcome
 from autoaccum.report.files import write_json
 from autoaccum.report.record import Report, Status
 from tests.conftest import Cli
-from tests.reports import failed, report, tuning, without_plan
+from tests.reports import anatomy, failed, report, tuning, without_plan
 from tests.test_cli_errors import check
 
 
@@ -34,8 +35,9 @@ def save(made: Report, folder: Path) -> Path:
 def wordy() -> Report:
     """A run with much to show, some of it in the words of others."""
     message = "out of memory in the forward pass: [red]x[/] " + "/a/long/path" * 12
+    long = Part(name="[red]x[/]" + ".deep" * 30, kind="LongClassName" * 5, size_bytes=4 << 30, count=12)
     return replace(
-        report(tuning=tuning(48)),
+        report(tuning=tuning(48), anatomy=anatomy(moment="[red]x[/]", modules=(long, *anatomy().modules[1:]))),
         samples=tuple(replace(s, message="" if s.ok else message) for s in report().samples),
         workload="[red]x[/].py",
         warnings=("[bold]what[/] the user wrote " * 12,),
@@ -156,6 +158,14 @@ def test_what_is_no_report_is_a_usage_error(
     assert len(ran.err.splitlines()) == 1
 
 
+def test_the_folder_of_a_rehearsal_is_told_from_that_of_a_probe(cli: Cli) -> None:
+    folder = cli.folder / "run"
+    folder.mkdir()
+    (folder / "rehearsal.json").write_text("{}")
+
+    check(cli("show", "run"), 2, "it is of a rehearsal")
+
+
 @pytest.mark.parametrize(
     ("name", "words"), [("gone", "holds no report.json"), ("gone.json", "holds no report.json"), ("file", "is a file")]
 )
@@ -271,6 +281,17 @@ def test_show_gives_the_plan_and_the_tables(cli: Cli, tmp_path: Path) -> None:
     titles = ("Where the memory goes", "Plans", "Tuning trials", "Trials")
     assert [line.strip() for line in out.splitlines() if line.strip() in titles] == list(titles)
     assert re.search(r"^ *7 +grow +128 +2 +oom +out of memory", out, re.MULTILINE)
+
+
+def test_show_tells_where_the_memory_goes_by_part_and_by_module(cli: Cli, tmp_path: Path) -> None:
+    save(report(anatomy=anatomy()), tmp_path / "run")
+
+    out = cli("show", "run").out
+
+    assert re.search(r"^activations +14\.0 GiB +73\.6%", out, re.MULTILINE)
+    assert re.search(r"^in all +19\.0 GiB +100\.0%", out, re.MULTILINE)
+    assert "\nWhen most is in use: in the forward pass, in lm_head, at micro-batch 64." in out
+    assert re.search(r"^blocks\.\*\.mlp\.0 +Linear +12 +4\.00 GiB +28\.6%", out, re.MULTILINE)
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100])

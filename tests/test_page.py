@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from autoaccum.anatomy.record import Part
 from autoaccum.errors import UsageError
 from autoaccum.records import Outcome, Request
 from autoaccum.report import page, sheets
@@ -17,7 +18,7 @@ from autoaccum.report.charts import CHARTS
 from autoaccum.report.record import Report, Status
 from autoaccum.report.words import code, sentence
 from autoaccum.tuning.results import Fate, Measurement
-from tests.reports import KNOBS, failed, measured, ran, report, tuning, without_plan
+from tests.reports import KNOBS, anatomy, failed, measured, ran, report, tuning, without_plan
 
 SCRIPT, IMAGE = "<script>alert(1)</script>", "<img src=x onerror=alert(1)>"
 
@@ -86,6 +87,7 @@ def hostile() -> Report:
     return replace(
         run,
         tuning=replace(run.tuning, trials=(*others, replace(last, message=both)), study=both),
+        anatomy=anatomy(moment=both, modules=(Part(name=both, kind=both, size_bytes=1),)),
         device=replace(run.device, name=both),
         model=replace(run.model, name=both, optimizer=both),
     )
@@ -332,3 +334,48 @@ def test_the_parts_of_the_memory_add_up_to_the_plans_own_peak() -> None:
     *parts, total = (row[1].value for row in found.rows)
     assert total == plan.peak_bytes
     assert sum(part or 0 for part in parts) == total
+
+
+def test_a_memory_that_was_taken_apart_stands_in_place_of_the_coarse_table() -> None:
+    run = report(anatomy=anatomy())
+
+    *_, memory, where, modules, _, plans, _, _ = (heading.strip() for heading in headings(run))
+
+    assert memory == "Memory against the micro-batch"
+    assert (where, modules, plans) == ("Where the memory goes", "Activations by module", "Plans")
+    assert "When most is in use: in the forward pass, in lm_head, at micro-batch 64." in rendered(run).said
+    assert "activations, temporary, cache" not in [row[0] for row in rendered(run).rows if row]
+    assert ["blocks.*.mlp.0", "Linear", "12", "4.00 GiB", "28.6%"] in rendered(run).rows
+
+
+def test_the_parts_of_an_anatomy_and_the_context_add_up_to_the_plans_own_peak() -> None:
+    run = report(anatomy=anatomy())
+
+    found = sheets.memory(run)
+
+    assert run.plan is not None
+    *parts, total = (row[1].value for row in found.rows)
+    assert (found.rows[0][0].text, parts[0]) == ("context and libraries", 400 << 20)
+    assert sum(part or 0 for part in parts) == total == run.plan.peak_bytes
+
+
+def test_an_anatomy_alone_adds_up_to_what_was_reserved() -> None:
+    found = sheets.anatomy_sheet(anatomy(moment="before the first batch"))
+
+    assert [row[0].text for row in found.rows] == [
+        "parameters", "buffers, other models", "gradients", "optimizer state", "batch", "activations", "temporary",
+        "cache, fragmentation", "in all",
+    ]  # fmt: skip
+    assert found.rows[-1][1].value == anatomy().reserved_bytes
+    assert found.note == "When most is in use: before the first batch, at micro-batch 64."
+
+
+def test_modules_that_are_not_named_are_one_row() -> None:
+    *named, others = sheets.modules_sheet(anatomy()).rows
+
+    assert len(named) == 10
+    assert [cell.text for cell in others] == ["all others", "", "", "1.00 GiB", "7.1%"]
+
+
+def test_a_peak_without_activations_names_no_module() -> None:
+    assert sheets.modules_sheet(anatomy(activation_bytes=0, modules=())).rows == ()

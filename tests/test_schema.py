@@ -12,11 +12,11 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from autoaccum.errors import UsageError
-from autoaccum.records import Outcome
+from autoaccum.records import Outcome, Prior
 from autoaccum.report import files, page, schema
 from autoaccum.report.record import Report, Status
 from tests.conftest import Cli, WriteWorkload
-from tests.reports import failed, ran, report, tuning, without_plan
+from tests.reports import anatomy, failed, ran, report, tuning, without_plan
 
 DATA = Path(__file__).parent / "data"
 # What earlier versions wrote: the first that wrote a report, and the last one before there was a page.
@@ -46,11 +46,13 @@ def test_the_schema_is_one() -> None:
     [
         report(),
         report(tuning=tuning()),
+        report(prior=Prior(start=64, words="rehearsed on a virtual NVIDIA L4: micro-batch 64 predicted to fit")),
+        report(anatomy=anatomy()),
         without_plan(Status.INTERRUPTED, device=None, budget=None, model=None),
         without_plan(Status.NOTHING_FITS, failed(1, 2), failed(2, 1)),
         without_plan(Status.FAILED, ran(1, 2), failed(2, 4, Outcome.FAILED)),
     ],
-    ids=["planned", "tuned", "at once", "oom", "failed"],
+    ids=["planned", "tuned", "rehearsed", "taken apart", "at once", "oom", "failed"],
 )
 def test_reports_are_valid(run: Report) -> None:
     assert faults(as_data(run)) == []
@@ -84,12 +86,13 @@ BREAKS: dict[str, Callable[[dict[str, Any]], object]] = {
     "a switch as a number": lambda data: data["plan"].update(measured=1),
     "a tuning trial without a size": lambda data: data["tuning"]["trials"][0].pop("micro_batch"),
     "a warning that is none": lambda data: data.update(warnings=[1]),
+    "an anatomy without its moment": lambda data: data["anatomy"].pop("moment"),
 }
 
 
 @pytest.mark.parametrize("what", list(BREAKS))
 def test_a_broken_report_is_rejected(what: str) -> None:
-    data = as_data(report(tuning=tuning()))
+    data = as_data(report(tuning=tuning(), anatomy=anatomy()))
 
     BREAKS[what](data)
 
@@ -119,7 +122,7 @@ def test_what_an_earlier_version_wrote_is_valid_and_read(name: str) -> None:
 def test_what_was_not_known_then_has_its_default() -> None:
     found = Report.load(DATA / "report-first.json")
 
-    assert (found.tuning, found.request, found.advice) == (None, None, ())
+    assert (found.tuning, found.request, found.advice, found.anatomy) == (None, None, (), None)
     assert found.model is not None
     assert (found.model.gradient_bytes, found.model.optimizer_state_bytes) == (0, None)
     assert found.samples[0].options == {}
@@ -158,7 +161,7 @@ def test_what_is_no_report_is_refused_in_one_line(text: str, tmp_path: Path) -> 
 
 
 def test_a_report_comes_back_with_what_its_plan_rests_on(tmp_path: Path) -> None:
-    run = report(tuning=tuning())
+    run = report(tuning=tuning(), anatomy=anatomy())
     files.write_json(run, tmp_path)
 
     found = Report.load(tmp_path)

@@ -41,8 +41,12 @@ if TYPE_CHECKING:
 @option(
     "--plot", metavar="FILE", type=click.Path(), help="Also draw memory against the micro-batch: .svg, .png or .pdf."
 )
+@option(
+    "--snapshot", metavar="FILE", type=click.Path(), help="Also write the plan's memory for pytorch.org/memory_viz."
+)
 @option("--json", "as_json", is_flag=True, help="Print the report on stdout, and nothing else there.")
 @option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of the workload's RNGs.")
+@option("--no-rehearse", is_flag=True, help="Start from small sizes, without a rehearsal.")
 @option("--timeout", type=float, default=600.0, show_default=True, metavar="SECONDS", help="For one trial.")
 @option("-q", "--quiet", is_flag=True, help="Show no progress.")
 @option("-v", "--verbose", is_flag=True, help="Show what the workload prints, and its tracebacks.")
@@ -61,7 +65,7 @@ def probe(
       autoaccum probe model.py --target-batch 512 --device virtual:24GiB
       autoaccum probe train.py:workload --target-batch 256 --json > report.json
       autoaccum probe model.py --target-batch 512 --allow bf16,checkpoint --tune-seconds 300
-      autoaccum probe model.py --target-batch 512 --plot memory.svg
+      autoaccum probe model.py --target-batch 512 --plot memory.svg --snapshot memory.pickle
       autoaccum probe --resume results/model-2026-11-18-001
 
     Exit codes: 0 plan found, 1 internal error, 2 usage, 3 nothing fits, 4 the workload raised,
@@ -99,6 +103,8 @@ def probe(
         largest, failed = report.bracket.largest_ok, report.bracket.smallest_failed
         if report.request is not None and report.request.find_max and largest is not None and failed is not None:
             display.say("largest", f"micro-batch {largest} ran, {failed} did not fit")
+        if report.anatomy is not None and report.request is not None and report.request.snapshot is not None:
+            display.say("snapshot", f"{report.request.snapshot}  (pytorch.org/memory_viz shows it)")
         if folder is not None:
             written = [name for name in (*NAMES, JOURNAL) if (folder / name).exists()]
             display.say("wrote", f"{folder}/  {'  '.join(written)}")
@@ -142,12 +148,13 @@ def _request(options: dict[str, Any]) -> Request:
         raise click.UsageError("give the Python file of the workload, or --resume RUN")
     if options["target_batch"] is None:
         raise click.UsageError("Missing option '--target-batch': the effective batch to reach")
-    return Request(**options)
+    asked = {name: value for name, value in options.items() if name != "no_rehearse"}
+    return Request(**asked, rehearse=not options["no_rehearse"])
 
 
 def _only_what_a_run_takes_up(options: dict[str, Any]) -> dict[str, Any]:
     """Give the options that may be new when a run is continued; raise for others."""
-    new = ("tune_trials", "tune_seconds", "storage")
+    new = ("tune_trials", "tune_seconds", "storage", "snapshot")
     source = click.get_current_context().get_parameter_source
     given = [name for name in options if source(name) is ParameterSource.COMMANDLINE]
     for name in given:

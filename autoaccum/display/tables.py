@@ -25,13 +25,14 @@ _NARROWEST = 12  # to which text is wrapped: its longest words have as many lett
 _PROSE = {"with": 20, "message": 16}  # to which longer text is
 # What goes first where the terminal is narrow: what other columns tell too, then what is looked for least.
 _LEAST_NEEDED = (
-    "J/sample", "±", "headroom", "steps", "phase", "of budget", "trial", "message", "update", "peak", "with",
+    "J/sample", "±", "headroom", "memory", "next needs", "9 in 10", "count", "class", "steps", "phase", "of budget",
+    "trial", "message", "update", "peak", "with",
 )  # fmt: skip
 
 
 def show_run(report: Report, stream: IO[str], *, quiet: bool = False) -> None:
     """Show the plan, and unless `quiet` what it rests on."""
-    console = _console(stream)
+    console = console_on(stream)
     planned = report.plan is not None and report.budget is not None
     console.print(Text(plan_line(report.plan, report.budget) if planned else sentence(report)))  # type: ignore[arg-type]
     if quiet:
@@ -39,20 +40,29 @@ def show_run(report: Report, stream: IO[str], *, quiet: bool = False) -> None:
     said = [("warning", text, "yellow") for text in report.warnings]
     said += [] if report.tuning is None else [("tuned", gained(report.tuning), "bold")]
     said += [("advice", text, "bold") for text in report.advice]
-    _say(console, said)
-    for sheet in (sheets.memory(report), sheets.plans(report), sheets.candidates(report), sheets.trials(report)):
+    say(console, said)
+    by_module = [] if report.anatomy is None else [sheets.modules_sheet(report.anatomy)]
+    others = [sheets.plans(report), sheets.candidates(report), sheets.trials(report)]
+    show_sheets(console, [sheets.memory(report), *by_module, *others])
+    console.print()
+    say(console, ((name, value, "dim") for name, value in sheets.facts(report)))
+
+
+def show_sheets(console: Console, shown: Iterable[sheets.Sheet]) -> None:
+    """Show those that have rows, each with its note."""
+    for sheet in shown:
         if sheet.rows:
             console.print()
-            console.print(_table(sheet, console.width))
+            console.print(sheet_table(sheet, console.width, _MOST_ROWS))
+            if sheet.note:
+                console.print(Text(sheet.note, "dim"))
             if len(sheet.rows) > _MOST_ROWS:
                 console.print(f"[dim]{len(sheet.rows) - _MOST_ROWS} more in the CSV file[/]")
-    console.print()
-    _say(console, ((name, value, "dim") for name, value in sheets.facts(report)))
 
 
 def show_comparison(comparison: Comparison, stream: IO[str]) -> None:
     """Show the figures of two runs side by side, and where the runs are not alike."""
-    console = _console(stream)
+    console = console_on(stream)
     table = _empty()
     for name in ("figure", "before", "after", "change"):
         table.add_column(name, justify="left" if name == "figure" else "right", no_wrap=True)
@@ -60,10 +70,10 @@ def show_comparison(comparison: Comparison, stream: IO[str]) -> None:
         if before is not None or after is not None:
             table.add_row(figure, shown(figure, before), shown(figure, after), change(before, after))
     console.print(table)
-    _say(console, (("not alike", text, "yellow") for text in comparison.differences))
+    say(console, (("not alike", text, "yellow") for text in comparison.differences))
 
 
-def _say(console: Console, lines: Iterable[tuple[str, str, str]]) -> None:
+def say(console: Console, lines: Iterable[tuple[str, str, str]]) -> None:
     """Print words with what there is to say of each, its lines below one another."""
     grid = Table.grid(padding=(0, _GAP, 0, 0))
     grid.add_column(no_wrap=True)
@@ -74,9 +84,9 @@ def _say(console: Console, lines: Iterable[tuple[str, str, str]]) -> None:
         console.print(grid)
 
 
-def _table(sheet: sheets.Sheet, width: int) -> Table:
+def sheet_table(sheet: sheets.Sheet, width: int, most: int | None = None) -> Table:
     """Give the table with as many of its columns as fit: numbers stay whole, text is wrapped."""
-    rows = sheet.rows[:_MOST_ROWS]
+    rows = sheet.rows[:most]
     longest = [max(len(name), *(len(row[n].text) for row in rows)) for n, name in enumerate(sheet.columns)]
     wrapped = [min(each, _PROSE.get(sheet.columns[n], _NARROWEST)) for n, each in enumerate(longest)]
     least = [longest[n] if sheet.numeric[n] else wrapped[n] for n in range(len(longest))]
@@ -103,7 +113,8 @@ def _empty(title: str | None = None) -> Table:
     )  # fmt: skip
 
 
-def _console(stream: IO[str]) -> Console:
+def console_on(stream: IO[str]) -> Console:
+    """Give a console that is as wide as the terminal, or as a file should be."""
     told = stream.isatty() or "COLUMNS" in os.environ
     # rich drops colours only where NO_COLOR is set, and people mean bold and dim too.
     plain = bool(os.environ.get("NO_COLOR"))

@@ -17,7 +17,7 @@ from functools import cache
 
 from autoaccum.errors import UsageError
 from autoaccum.records import Record
-from autoaccum.units import format_bytes, parse_bytes
+from autoaccum.units import MIB, format_bytes, parse_bytes
 
 __all__ = ["Card", "known", "parse"]
 
@@ -86,6 +86,7 @@ _ALIASES = {
     "h100-94gb": "h100-nvl",
     "rtx-pro-6000-blackwell": "rtx-pro-6000",
 }
+_BARE = re.compile(r"[0-9]{1,3}(\.[0-9]+)?[gG]?")
 _SIZE = re.compile(r"[0-9.]+ ?[kmgt]?i?b", re.IGNORECASE)
 _SIZE_IN_NAME = re.compile(r"[-_ ]([0-9]+) ?gi?b?$")
 _EXAMPLE = "name a GPU such as a100-40gb, or a size such as 24GiB"
@@ -128,6 +129,8 @@ def _card(item: str) -> Card:
         raise UsageError(f'"{item}" is sold in several sizes: write {" or ".join(sizes)}, or a size such as 24GiB')
     if key := _spellings().get(spelling):
         return next(card for card in known() if card.key == key)
+    if _BARE.fullmatch(item):
+        raise UsageError(f'"{item}" has no unit: write {item.rstrip("gG")}GiB for a size')
     if not _SIZE.fullmatch(item):
         rest = "--gpu all takes every GPU that is known, and a size such as 24GiB works too"
         raise UsageError(f'unknown GPU "{item}": {_near(spelling)}{rest}')
@@ -170,3 +173,9 @@ def _near(spelling: str) -> str:
     known_as = {**_spellings(), **{name: keys[0] for name, keys in _short().items()}}
     close = get_close_matches(spelling, known_as, n=1, cutoff=0.8)
     return f"did you mean {known_as[close[0]]}? " if close else ""
+
+
+def as_table() -> str:
+    """Give all cards as a table in Markdown: docs/rehearse-gpus.md has it."""
+    rows = [f"| `{c.key}` | {c.name} | {c.total_bytes // MIB} MiB | {c.capability} | {c.source} |" for c in known()]
+    return "\n".join(["| name | as the driver has it | memory | capability | source |", "|---|---|---|---|---|", *rows])

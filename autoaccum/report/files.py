@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from contextlib import suppress
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 from autoaccum.errors import UsageError
+from autoaccum.outputs import whole
+from autoaccum.records import Record
 from autoaccum.report.record import SCHEMA_VERSION, Report
 
 NAMES = ("report.json", "samples.csv", "plans.csv", "tuning.csv", "report.html")
@@ -50,13 +51,13 @@ def rebuild(report: Report, folder: Path) -> None:
     from autoaccum.report import page, tables  # pandas and plotly take their time
 
     for table in _TABLES:
-        _write_whole(folder / f"{table}.csv", tables.to_csv(report, table))
-    _write_whole(folder / "report.html", page.render(report))
+        write_whole(folder / f"{table}.csv", tables.to_csv(report, table))
+    write_whole(folder / "report.html", page.render(report))
 
 
 def write_json(report: Report, folder: Path) -> None:
     """Write report.json alone."""
-    _write_whole(folder / "report.json", as_json(report) + "\n")
+    write_whole(folder / "report.json", as_json(report) + "\n")
 
 
 def remove(folder: Path) -> None:
@@ -66,9 +67,9 @@ def remove(folder: Path) -> None:
     folder.rmdir()
 
 
-def as_json(report: Report) -> str:
-    """Give the report as JSON for people too: a list of numbers stands on one line."""
-    text = json.dumps(report.to_dict(), indent=2)
+def as_json(record: Record) -> str:
+    """Give a report as JSON for people too: a list of numbers stands on one line."""
+    text = json.dumps(record.to_dict(), indent=2)
     # Line ends stand between values alone, never within a text.
     return re.sub(r"\[\n\s+(\d+(?:,\n\s+\d+)*)\n\s+\]", lambda found: "[" + re.sub(r"\s+", " ", found[1]) + "]", text)
 
@@ -82,6 +83,8 @@ def read(run: Path) -> Report:
         return replace(Report.from_dict(data), folder=path.parent)
     except FileNotFoundError:
         hint = "give the folder of a run, such as results/model-2026-11-18-001"
+        if (run / "rehearsal.json").exists():
+            hint = "it is of a rehearsal, whose tables are rehearsal.csv and rehearsal.json; a probe's run can be shown"
         raise UsageError(f"{run} holds no report.json: {hint}") from None
     except NotADirectoryError:
         raise UsageError(f"{run} is a file: give the folder of a run") from None
@@ -106,19 +109,9 @@ def _check_version(version: object, path: Path) -> None:
         )
 
 
-def _write_whole(path: Path, text: str) -> None:
-    """Write beside the file, then put it in its place: a full disk, or a power cut, leaves the old one whole."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        raise UsageError(
-            f"{path} cannot be written: {error.strerror or error}; what was there before is whole"
-        ) from error
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
+def write_whole(path: Path, text: str) -> None:
+    """Write a text so that the file is whole, or as it was before."""
+    with whole(path) as partial, partial.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())

@@ -59,6 +59,7 @@ def render(report: Report) -> str:
         charts=[each for each in _CHARTS if each[0] in figures],
         figures={name: json.loads(figure.to_json()) for name, figure in figures.items()},
         memory=sheets.memory(report),
+        modules=None if report.anatomy is None else sheets.modules_sheet(report.anatomy),
         tables=[sheet for make in _SHEETS if (sheet := make(report)).rows],
         facts=sheets.facts(report),
         style=style,

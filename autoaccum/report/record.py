@@ -9,9 +9,21 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autoaccum.anatomy.record import Anatomy
 from autoaccum.errors import UsageError
 from autoaccum.plans import Plan
-from autoaccum.records import Bracket, Budget, DeviceInfo, Evidence, MemoryModel, ModelInfo, Record, Request, Sample
+from autoaccum.records import (
+    Bracket,
+    Budget,
+    DeviceInfo,
+    Evidence,
+    MemoryModel,
+    ModelInfo,
+    Prior,
+    Record,
+    Request,
+    Sample,
+)
 from autoaccum.tuning.results import Tuning
 
 if TYPE_CHECKING:
@@ -53,9 +65,11 @@ class Report(Record):
     plan: Plan | None
     plans: tuple[Plan, ...]
     tuning: Tuning | None = None
+    anatomy: Anatomy | None = None  # where the plan's memory goes, on a GPU
     warnings: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()  # what the plan means for the recipe, and what it costs
     request: Request | None = None  # as asked, so that the run can be continued
+    prior: Prior | None = None  # what was expected before the first trial, where the workload was rehearsed
     folder: Path | None = field(default=None, compare=False, metadata={"transient": True})  # where it is written
 
     def __post_init__(self) -> None:

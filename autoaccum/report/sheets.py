@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from autoaccum.anatomy.record import Anatomy
 from autoaccum.knobs.names import of_options, words
 from autoaccum.pictures.memory import parts_of
 from autoaccum.plans import Plan
@@ -27,6 +28,7 @@ class Sheet:
     """A table with a name; `numeric` says of each column whether it is flush right."""
 
     name: str
+    note: str = ""  # what there is to say of it
     columns: tuple[str, ...]
     numeric: tuple[bool, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -35,59 +37,80 @@ class Sheet:
 def trials(report: Report) -> Sheet:
     """Give every trial of the search, and the confirming ones."""
     names = (
-        "trial",
-        "phase",
-        "micro-batch",
-        "steps",
-        "with",
-        "outcome",
-        "peak",
-        "of budget",
-        "update",
-        "samples/s",
+        "trial", "phase", "micro-batch", "steps", "with", "outcome", "peak", "of budget", "update", "samples/s",
         "message",
-    )
+    )  # fmt: skip
     limit = None if report.budget is None else report.budget.limit_bytes
-    return _sheet("Trials", names, [_trial(sample, limit) for sample in report.samples], text=(1, 4, 5, 10))
+    return sheet_of("Trials", names, [_trial(sample, limit) for sample in report.samples], text=(1, 4, 5, 10))
 
 
 def candidates(report: Report) -> Sheet:
     """Give every trial of the tuning."""
     names = (
-        "trial",
-        "outcome",
-        "micro-batch",
-        "steps",
-        "with",
-        "update",
-        "±",
-        "samples/s",
-        "peak",
-        "J/sample",
-        "message",
-    )
+        "trial", "outcome", "micro-batch", "steps", "with", "update", "±", "samples/s", "peak", "J/sample", "message",
+    )  # fmt: skip
     rows = () if report.tuning is None else report.tuning.trials
     best = None if report.tuning is None else report.tuning.best
-    return _sheet("Tuning trials", names, [_candidate(row, row.trial == best) for row in rows], text=(1, 4, 10))
+    return sheet_of("Tuning trials", names, [_candidate(row, row.trial == best) for row in rows], text=(1, 4, 10))
 
 
 def plans(report: Report) -> Sheet:
     """Give the ranked plans."""
     names = ("rank", "micro-batches", "steps", "with", "peak", "headroom", "samples/s", "figures")
     rows = [_plan(rank, plan) for rank, plan in enumerate(report.plans, start=1)]
-    return _sheet("Plans", names, rows, text=(3, 7))
+    return sheet_of("Plans", names, rows, text=(3, 7))
 
 
 def memory(report: Report) -> Sheet:
-    """Give what holds the memory at the plan's peak."""
+    """Give what holds the memory at the plan's peak: as the allocator's history has it, else as far as it is known."""
+    if report.anatomy is not None:
+        return anatomy_sheet(report.anatomy, _context_bytes(report))
     rows: list[list[Cell]] = []
     if report.plan is not None and report.plan.peak_bytes and report.device is not None:
         total, fitted = report.plan.peak_bytes, report.memory_model
         overhead = report.device.overhead_bytes if fitted is None else fitted.overhead_bytes
         parts = parts_of(total, overhead, report.model)
-        rows = [[Cell(part.name), _bytes(part.size_bytes), _share(part.size_bytes / total)] for part in parts]
-        rows.append([Cell("in all: the plan's peak"), _bytes(total), _share(1.0)])
-    return _sheet("Where the memory goes", ("part", "size", "share"), rows, text=(0,))
+        rows = [_part(part.name, part.size_bytes, total) for part in parts]
+        rows.append(_part("in all: the plan's peak", total, total))
+    return sheet_of("Where the memory goes", ("part", "size", "share"), rows, text=(0,))
+
+
+def anatomy_sheet(anatomy: Anatomy, context_bytes: int = 0) -> Sheet:
+    """Give the parts of a trial's memory at its peak; with what the process holds besides PyTorch's, if that is known.
+
+    >>> [row[0].text for row in anatomy_sheet(anatomy).rows][:3]
+    ['parameters', 'gradients', 'optimizer state']
+    """
+    parts = {
+        **({"context and libraries": context_bytes} if context_bytes else {}),
+        "parameters": anatomy.parameter_bytes,
+        "buffers, other models": anatomy.buffer_bytes,
+        "gradients": anatomy.gradient_bytes,
+        "optimizer state": anatomy.optimizer_bytes,
+        "batch": anatomy.input_bytes,
+        "activations": anatomy.activation_bytes,
+        "temporary": anatomy.temporary_bytes,
+        "cache, fragmentation": anatomy.cached_bytes,
+    }
+    total = sum(parts.values())
+    rows = [_part(name, size, total) for name, size in {**parts, "in all": total}.items()]
+    when = anatomy.moment if anatomy.moment.startswith("before ") else f"in {anatomy.moment}"
+    note = f"When most is in use: {when}, at micro-batch {anatomy.micro_batch}."
+    return replace(sheet_of("Where the memory goes", ("part", "size", "share"), rows, text=(0,)), note=note)
+
+
+def modules_sheet(anatomy: Anatomy) -> Sheet:
+    """Give the modules that hold the most activations at a trial's peak, and what is left for all others."""
+    total = anatomy.activation_bytes
+    rest = total - sum(part.size_bytes for part in anatomy.modules)
+    named = [(part.name, part.kind, part.count, part.size_bytes) for part in anatomy.modules]
+    rows = [
+        [Cell(name), Cell(kind), _number(count), _bytes(size), _share(size / total, digits=1)]
+        for name, kind, count, size in [*named, ("all others", "", None, rest)]
+        if size
+    ]
+    sheet = sheet_of("Activations by module", ("module", "class", "count", "size", "share"), rows, text=(0, 1))
+    return replace(sheet, note="The shares are of all activations. The loss is what is not in the model.")
 
 
 def facts(report: Report) -> list[tuple[str, str]]:
@@ -103,6 +126,8 @@ def facts(report: Report) -> list[tuple[str, str]]:
         found.append(("device", f"{device.kind}: {device.name}, {free}"))
     if report.request is not None:
         found.append(("options", _asked(report)))
+    if report.prior is not None:
+        found.append(("rehearsal", report.prior.words))
     found += list(report.environment.items())
     return [(name, str(value)) for name, value in found if value not in (None, "")]
 
@@ -113,6 +138,16 @@ def _asked(report: Report) -> str:
     request = report.request.to_dict()
     left_out = ("workload", "workload_digest", "started_in")
     return ", ".join(f"{key}={value}" for key, value in request.items() if key not in left_out and value is not None)
+
+
+def _context_bytes(report: Report) -> int:
+    """Give what the process that confirmed the plan held besides PyTorch's memory."""
+    confirmed = [sample for sample in report.samples if sample.ok and sample.phase == "confirm"]
+    return max(0, (confirmed[-1].device_used_bytes or 0) - (confirmed[-1].peak_reserved_bytes or 0)) if confirmed else 0
+
+
+def _part(name: str, size_bytes: int, total_bytes: int) -> list[Cell]:
+    return [Cell(name), _bytes(size_bytes), _share(size_bytes / total_bytes, digits=1)]
 
 
 def _trial(sample: Sample, limit: int | None) -> list[Cell]:
@@ -165,7 +200,7 @@ def _plan(rank: int, plan: Plan) -> list[Cell]:
     ]
 
 
-def _sheet(name: str, columns: tuple[str, ...], rows: Sequence[Sequence[Cell]], *, text: tuple[int, ...]) -> Sheet:
+def sheet_of(name: str, columns: tuple[str, ...], rows: Sequence[Sequence[Cell]], *, text: tuple[int, ...]) -> Sheet:
     """Give the table without the columns that say nothing."""
     told = [index for index in range(len(columns)) if any(row[index].text for row in rows)]
     return Sheet(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -69,6 +69,31 @@ TUNING_COLUMNS = {
     "process": "string",
     "message": "string",
 }
+REHEARSAL_COLUMNS = {
+    "gpu": "string",
+    "name": "string",
+    "what_if": "string",
+    "total_bytes": "Int64",
+    "limit_bytes": "Int64",
+    "micro_batch": "Int64",
+    "accumulation_steps": "Int64",
+    "micro_batches": "string",
+    "world_size": "Int64",
+    "effective_batch": "Int64",
+    "peak_bytes": "Int64",
+    "peak_low_bytes": "Int64",
+    "peak_high_bytes": "Int64",
+    "headroom_bytes": "Int64",
+    "needed_bytes": "Int64",
+    "next_micro_batch": "Int64",
+    "next_peak_bytes": "Int64",
+    "next_needed_bytes": "Int64",
+    "constant_bytes": "Int64",
+    "constant_source": "string",
+    "options": "string",
+    "source": "string",
+    "message": "string",
+}
 
 # What a spreadsheet takes for the start of a formula; some look behind tabs and line ends.
 _FORMULA = tuple("=+-@＝＋－＠")
@@ -114,11 +139,35 @@ FRAMES: dict[str, Callable[[Report], pd.DataFrame]] = {
 COLUMNS = {"samples": SAMPLE_COLUMNS, "plans": PLAN_COLUMNS, "tuning": TUNING_COLUMNS}
 
 
+def rehearsal_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Give a row for each GPU of a rehearsal, and for each change that was tried on it; a plan's fields are columns."""
+    flat = []
+    for row in rows:
+        plan, constant = row["plan"] or {}, row["constant"] or {}
+        lists = {name: json.dumps(plan[name]) if plan else "" for name in ("micro_batches", "options")}
+        flat.append(
+            {
+                **dict.fromkeys(REHEARSAL_COLUMNS),
+                **plan,
+                **row,
+                **lists,
+                "constant_bytes": constant.get("typical_bytes"),
+                "constant_source": constant.get("source"),
+            }
+        )
+    return _frame(flat, REHEARSAL_COLUMNS)
+
+
 def to_csv(report: Report, table: str) -> str:
+    """Give a table of a report as CSV."""
+    return csv_of(FRAMES[table](report))
+
+
+def csv_of(frame: pd.DataFrame) -> str:
     """Give a table as CSV, in which a spreadsheet finds no formula: such a text has an apostrophe before it."""
-    frame = FRAMES[table](report)
-    for name, kind in COLUMNS[table].items():
-        if kind == "string":
+    frame = frame.copy()
+    for name in frame.columns:
+        if frame[name].dtype == "string":
             frame[name] = frame[name].map(_defused, na_action="ignore").astype("string")
     # All text in quotes: by itself the writer leaves a lone carriage return bare, behind which a row would begin.
     return frame.to_csv(index=False, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)

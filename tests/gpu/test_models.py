@@ -27,7 +27,8 @@ DEVICES = {
 def test_the_plan_is_exact_ran_in_a_fresh_process_and_the_next_candidate_does_not_fit(
     model: str, size: str, cli: Cli, start_on: StartWorker
 ) -> None:
-    path, device = WORKLOADS / f"{model}.py", f"virtual:{size}"
+    # Near the limit a convolution does without its workspace, and then what fits depends on what ran before.
+    path, device = WORKLOADS / f"{model}.py", f"virtual:{size},cudnn-share=0"
 
     report = cli("probe", path, "--target-batch", str(TARGET), "--device", device, "--json").report
 
