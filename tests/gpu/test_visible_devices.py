@@ -23,6 +23,7 @@ def expected(gpu: VirtualGpu) -> dict[str, object]:
         "total_bytes": gpu.total_bytes,
         "free_bytes": gpu.total_bytes - gpu.other_bytes,
         "overhead_bytes": gpu.context_bytes,
+        "overhead_told": True,
         "repeatable": True,
         "capability": gpu.capability,
         "multiprocessors": gpu.multiprocessors,
