@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autoaccum.anatomy.traits import Traits
-from autoaccum.errors import UsageError
+from autoaccum.errors import UsageError, WorkloadError
 from autoaccum.records import PLAIN, Knobs, ModelInfo, Outcome, Request, Sample
 from autoaccum.rehearsal import variants
 from autoaccum.rehearsal.bands import DENSE, MIXED, PRODUCTS, Band, band_for, forecast
@@ -165,6 +165,22 @@ def test_what_the_host_cannot_make_is_no_plan_and_no_error() -> None:
 
     assert row.plan is not None
     assert row.plan.micro_batch < 100
+
+
+def test_a_change_that_raises_at_a_larger_size_costs_its_own_row_alone() -> None:
+    class Raising(Stage):
+        def run(self, size: int, *, alone: bool, knobs: Knobs = PLAIN) -> Sample:
+            if size > 2:
+                raise WorkloadError("the backward pass: not with me")
+            return super().run(size, alone=alone, knobs=knobs)
+
+    card, request = parse("24GiB")[0], Request(workload="model.py", target_batch=512)
+    changed = Fitting(card, Raising(GIB // 4), request, BAND, variants.parse("bf16")[0])  # type: ignore[arg-type]
+    plain = Fitting(card, Raising(GIB // 4), request, BAND)  # type: ignore[arg-type]
+
+    assert changed.row().message == "the backward pass: not with me"
+    with pytest.raises(WorkloadError):
+        plain.row()
 
 
 def test_ranks_share_the_batch() -> None:

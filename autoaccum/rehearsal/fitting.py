@@ -102,7 +102,12 @@ class Fitting:
         obstacle = self.obstacle()
         if obstacle is not None:
             return self._empty(obstacle)
-        largest = self.largest()
+        try:
+            largest = self.largest()
+        except WorkloadError as error:
+            if not self._variant.parts:
+                raise
+            return self._empty(str(error))  # a change that raises costs its own row alone
         if largest is None:
             return self._empty(self._too_large())
         plan = self._plan(largest)
