@@ -64,7 +64,7 @@ class Session:
         request, ground = self.request, names.of_options(plans[0].options)
         samples = [sample for sample in self.lab.samples if sample.options == ground.options]
         space = Space(
-            plans=_sizes(request, samples, self.budget, ground),
+            plans=_sizes(request, samples, self.budget, ground, plans),
             values=_values(self._allowed(), ground),
             ground=ground,
         )
@@ -155,16 +155,22 @@ def study_name(request: Request, device: DeviceInfo, space: Space) -> str:
         request.memory_budget,
         request.objective,
     )
-    choices = [space.sizes, {name: list(values) for name, values in space.values.items()}, space.ground.options]
+    steps = sorted(plan.accumulation_steps for plan in space.plans.values())
+    choices = [steps, {name: list(values) for name, values in space.values.items()}, space.ground.options]
     text = json.dumps([kind, asked, choices], sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return f"{Path(request.workload.partition('.py:')[0]).stem}-{request.target_batch}-{digest}"
 
 
-def _sizes(request: Request, samples: Sequence[Sample], budget: Budget, ground: Knobs) -> dict[int, Plan]:
+def _sizes(
+    request: Request, samples: Sequence[Sample], budget: Budget, ground: Knobs, fitting: Sequence[Plan]
+) -> dict[int, Plan]:
     """Give the plan of each micro-batch; where even ones are preferred, without uneven ones that are hardly larger."""
     known = Known(samples=samples, memory=fit_memory(samples), time=fit_time(samples), budget=budget)
-    plans = solve(request.target_batch, request.world_size, request.split, lambda size: True, known)
+    every = solve(request.target_batch, request.world_size, request.split, lambda size: True, known)
+    # What fits may be split otherwise than what would fit without a limit: aligned less, and so smaller.
+    steps = {plan.accumulation_steps for plan in fitting}
+    plans = [*fitting, *(plan for plan in every if plan.accumulation_steps not in steps)]
     even = [plan.micro_batch for plan in plans if plan.even]
 
     def worth(plan: Plan) -> bool:

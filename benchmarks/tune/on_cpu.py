@@ -115,7 +115,7 @@ def ask(model: Model, trials: int, seconds: float) -> tuple[Request, Report, Tun
 def candidates(request: Request, report: Report, tuning: Tuning) -> tuple[Space, list[Candidate]]:
     """Give the tuner's space, and of it what fits: all sizes up to the largest that ran."""
     assert report.budget is not None
-    sizes = session._sizes(request, report.samples, report.budget, PLAIN)
+    sizes = session._sizes(request, report.samples, report.budget, PLAIN, report.plans)
     space = Space(plans=sizes, values=session._values(tuning.allowed, PLAIN), ground=PLAIN)
     largest = report.bracket.largest_ok or 0
     return space, [

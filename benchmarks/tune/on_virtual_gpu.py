@@ -54,7 +54,7 @@ def ask(case: Case) -> tuple[Report, Tuning, Space]:
     report, _ = run(request, out=None)
     if report.plan is None or report.budget is None or report.tuning is None:
         raise SystemExit(f"no plan for case {case.seed}")
-    sizes = session._sizes(request, report.samples, report.budget, PLAIN)
+    sizes = session._sizes(request, report.samples, report.budget, PLAIN, report.plans)
     space = Space(plans=sizes, values=session._values(report.tuning.allowed, PLAIN), ground=PLAIN)
     return report, report.tuning, space
 
