@@ -9,7 +9,7 @@ One straight line, a room for each step:
     subject.py    what a trial trains, built from the file, and as it would be with alterations/
     worker.py     the child process that runs trials; isolate.py is the parent's side of it (and pipes.py)
     lab.py        one worker after another: a Sample for every Trial
-    search.py     which size to try next, and when to stop
+    search.py     which size to try next, and when to stop; expectation.py bounds what a size will need
     fit.py        samples -> memory model and time model
     solve.py      models, budget and target -> ranked plans (plans.py)
     tuning/       which plan, with which knobs, is the fastest; Optuna

@@ -13,6 +13,7 @@ from autoaccum.units import format_bytes
 
 # What the search sets through mallopt: malloc then returns memory at once.
 _MALLOC = "MALLOC_MMAP_THRESHOLD_=65536 MALLOC_TRIM_THRESHOLD_=65536"
+_RETRIES = 3  # in the confirming run, which makes as many updates and some more
 _TIGHT = 0.15  # two runs with glibc's defaults differed by as much (benchmarks/plan_holds.py)
 _RESTLESS = 1.4  # between two measurements of the same plan
 _HELP = (
@@ -78,6 +79,17 @@ def tight(plan: Plan, device: DeviceInfo, budget: Budget) -> list[str]:
     return [
         f"the plan leaves {format_bytes(headroom)} of the budget, and malloc may keep more than that in a longer run: "
         f"to hold the budget for certain, train with {_MALLOC} in the environment"
+    ]
+
+
+def crowded(sample: Sample) -> list[str]:
+    """Give the warning for a confirmed plan that only fits because the allocator gives its cache back all along."""
+    retries = sample.alloc_retries or 0
+    if retries < _RETRIES:
+        return []
+    return [
+        f"micro-batch {sample.micro_batch} fits only because PyTorch's allocator gave cached memory back, {retries} "
+        f"times in the confirming run, and each time costs: where speed matters, compare the next plan of the report"
     ]
 
 

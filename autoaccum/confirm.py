@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from autoaccum.advice import restless, tight, unconfirmed
+from autoaccum.advice import crowded, restless, tight, unconfirmed
 from autoaccum.errors import WorkloadError
 from autoaccum.knobs.names import of_options, words
 from autoaccum.lab import Lab
 from autoaccum.plans import Plan
 from autoaccum.records import Budget, DeviceInfo, Sample, Trial
+from autoaccum.solve import plainest
 
 _WHOLE_SECONDS = 2.0  # about as long as whole updates are timed, where one takes less
 _MOST_WHOLE = 5
@@ -53,7 +54,7 @@ def first_that_runs(plans: Sequence[Plan], lab: Lab, device: DeviceInfo, budget:
             continue
         if sample.ok:
             best = _confirmed(plan, sample, budget)
-            lab.warn(*tight(best, device, budget), *restless(plan, best))
+            lab.warn(*tight(best, device, budget), *crowded(sample), *restless(plan, best))
             return index, best
         lab.warn(unconfirmed(sample, device))
     return len(plans), None
@@ -62,7 +63,7 @@ def first_that_runs(plans: Sequence[Plan], lab: Lab, device: DeviceInfo, budget:
 def confirm(plans: Sequence[Plan], lab: Lab, device: DeviceInfo, budget: Budget) -> list[Plan]:
     """Give the best of the ranked plans that runs, with what was measured, and the others that may fit."""
     open_, best, stride = list(plans), None, 0  # open: those that may fit, and rank above the best so far
-    others = list(plans)
+    others, warnings = list(plans), list[str]()
     while open_:
         by_size = sorted(open_, key=lambda plan: -plan.micro_batch)
         if best is not None:
@@ -71,18 +72,22 @@ def confirm(plans: Sequence[Plan], lab: Lab, device: DeviceInfo, budget: Budget)
             plan = open_[0] if stride == 0 else by_size[min(stride, len(by_size)) - 1]
         sample = lab.run(confirming(plan, device))
         if sample.ok:
-            best = _confirmed(plan, sample, budget)
+            best, warnings = _confirmed(plan, sample, budget), crowded(sample)
             others = [other for other in others if other is not plan]
             open_ = open_[: open_.index(plan)]
         else:
             if stride == 0:
                 lab.warn(unconfirmed(sample, device))
+            plain = plainest(plan) if stride == 0 and plan.measured else None
+            if plain is not None:  # its size ran in the search
+                open_[open_.index(plan)] = others[others.index(plan)] = plain
+                continue
             stride = max(1, 2 * stride) if best is None else stride
             open_ = [other for other in open_ if other.micro_batch < plan.micro_batch]
             others = [other for other in others if other.micro_batch < plan.micro_batch]
     if best is None:
         return []
-    lab.warn(*tight(best, device, budget))
+    lab.warn(*tight(best, device, budget), *warnings)
     return [best, *(other for other in others if other.micro_batch != best.micro_batch)]
 
 

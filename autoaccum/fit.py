@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from autoaccum.records import MemoryModel, Sample
 
 Point = tuple[float, float]
+_ENOUGH = 2  # points for a line
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,17 +33,29 @@ class TimeModel:
 
 
 def fit_memory(samples: Sequence[Sample]) -> MemoryModel | None:
-    """Fit the memory model on what ran; None if fewer than two sizes did.
+    """Fit the memory model on what ran; None if that tells too little.
 
-    Trials of one micro-step lack resident gradients, size 1 is special, and the confirming trial runs in
-    another process: all are left out.
+    Size 1 is special, and the confirming trial runs in another process: both are left out. What ran under pressure
+    reserved less than it would have liked to, and is left out where there is enough else. A single size will do where
+    it is known what does not grow with it.
     """
-    usable = [s for s in samples if s.ok and s.micro_batch > 1 and s.accumulation_steps > 1 and s.phase != "confirm"]
-    points = sorted({float(s.micro_batch): float(s.peak_reserved_bytes or 0) for s in usable}.items())
-    if len(points) < 2:
+    ran = [s for s in samples if s.ok and s.micro_batch > 1 and s.phase != "confirm"]
+    kept = max((s.resident_bytes or 0 for s in ran if s.accumulation_steps > 1), default=0)
+    reserved = {}
+    for sample in sorted(ran, key=lambda s: -(s.alloc_retries or 0)):  # at the same size, without pressure is better
+        # Trials of one micro-step lack resident gradients.
+        lacks = 0 if sample.accumulation_steps > 1 else kept - (sample.resident_bytes or kept)
+        if sample.accumulation_steps > 1 or lacks > 0:
+            reserved[sample.micro_batch] = (sample.peak_reserved_bytes or 0) + lacks, bool(sample.alloc_retries)
+    relaxed = [size for size, (_, pressed) in reserved.items() if not pressed]
+    usable = relaxed if len(relaxed) >= _ENOUGH else list(reserved)
+    points = sorted((float(size), float(reserved[size][0])) for size in usable)
+    if len(points) == 1 and kept:
+        points.insert(0, (0.0, float(min(kept, points[0][1]))))
+    if len(points) < _ENOUGH:
         return None
-    overhead = max((s.device_used_bytes or 0) - (s.peak_reserved_bytes or 0) for s in usable)
-    floor, fixed, slope, miss = _best_fit(points)
+    overhead = max((s.device_used_bytes or 0) - (s.peak_reserved_bytes or 0) for s in ran)
+    floor, fixed, slope, miss = _best_fit(points, kept)
     return MemoryModel(
         fixed_bytes=round(fixed),
         bytes_per_sample=round(slope),
@@ -50,7 +63,7 @@ def fit_memory(samples: Sequence[Sample]) -> MemoryModel | None:
         floor_bytes=round(floor),
         worst_miss_bytes=round(miss),
         largest_size=int(points[-1][0]),
-        miss_ahead=_miss_ahead(points, overhead),
+        miss_ahead=_miss_ahead(points, kept, overhead),
     )
 
 
@@ -80,21 +93,25 @@ def fit_time(samples: Sequence[Sample]) -> TimeModel | None:
     )
 
 
-def _best_fit(points: Sequence[Point]) -> tuple[float, float, float, float]:
-    """Give the fit that misses least, with its worst miss."""
-    return min((_flat_then_line(points, flat) for flat in range(len(points) - 1)), key=lambda fit: fit[3])
+def _best_fit(points: Sequence[Point], kept: int) -> tuple[float, float, float, float]:
+    """Give the fit that misses least, with its worst miss.
+
+    A line that leaves less for a size of none than is kept whatever the size is noise, taken for a floor.
+    """
+    plain, *others = (_flat_then_line(points, flat) for flat in range(len(points) - 1))
+    return min([plain, *(fit for fit in others if not kept or fit[1] >= kept)], key=lambda fit: fit[3])
 
 
-def _miss_ahead(points: Sequence[Point], overhead: int) -> float | None:
+def _miss_ahead(points: Sequence[Point], kept: int, overhead: int) -> float | None:
     """Give by what share of the device's bytes the sizes up to half of the largest miss it: a look one doubling ahead.
 
-    Those between are left out: bisecting puts them so near that looking over the rest of the way is no test.
+    Those between are left out: they are so near that looking over the rest of the way is no test.
     """
     size, peak = points[-1]
     smaller = [point for point in points if 2 * point[0] <= size]
     if len(smaller) < 2:
         return None
-    floor, fixed, slope, _ = _best_fit(smaller)
+    floor, fixed, slope, _ = _best_fit(smaller, kept)
     return abs(max(floor, fixed + slope * size) - peak) / (overhead + peak) if overhead + peak > 0 else None
 
 

@@ -27,8 +27,8 @@ class Watcher(Protocol):
     def opened(self, device: DeviceInfo, budget: Budget) -> None:
         """The device is known, trials begin."""
 
-    def trial_started(self, trial: Trial, at_most: int | None) -> None:
-        """A trial begins; `at_most` so many follow, this one included, if that is known."""
+    def trial_started(self, trial: Trial) -> None:
+        """A trial begins."""
 
     def trial_finished(self, sample: Sample) -> None:
         """A trial ended."""
@@ -40,8 +40,12 @@ class Lab(Protocol):
     samples: list[Sample]
     model: ModelInfo | None
 
-    def run(self, trial: Trial, at_most: int | None = None) -> Sample:
-        """Run one trial; raise if the user's code did. `at_most` so many follow, this one included, if known."""
+    @property
+    def gradient_bytes(self) -> int:
+        """Give the bytes of all gradients, as far as they are known."""
+
+    def run(self, trial: Trial) -> Sample:
+        """Run one trial; raise if the user's code did."""
 
     def as_in_training(self, limit_bytes: int) -> None:
         """Have the next trials run as the user's training will, under this limit."""
@@ -108,9 +112,14 @@ class WorkerLab:
         for sample in samples:
             self._warn_of_loss(sample)
 
-    def run(self, trial: Trial, at_most: int | None = None) -> Sample:
+    @property
+    def gradient_bytes(self) -> int:
+        """Give the bytes of all gradients; 0 before the first trial."""
+        return 0 if self.model is None else self.model.gradient_bytes
+
+    def run(self, trial: Trial) -> Sample:
         """Run one trial in the present worker, or in a new one if that has died; raise if the workload raised."""
-        self._watcher.trial_started(trial, at_most)
+        self._watcher.trial_started(trial)
         if self.ready is not None and self.ready.device.repeatable:
             trial = replace(trial, anew=True)  # so that it shows what it would in training
         sample = self.time(trial, number=len(self.samples) + 1).sample

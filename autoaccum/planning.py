@@ -13,10 +13,12 @@ from autoaccum.fit import fit_memory, fit_time
 from autoaccum.knobs.names import words
 from autoaccum.lab import Lab
 from autoaccum.plans import Plan, rank_share
-from autoaccum.records import PLAIN, Budget, DeviceInfo, Knobs, Request, Sample
+from autoaccum.records import PLAIN, Budget, Certificate, DeviceInfo, Knobs, Prior, Request, Sample
 from autoaccum.solve import Known, candidates, solve
 from autoaccum.tuning.results import Tuned, Tuning
+from autoaccum.units import MIB
 
+_METER_ERROR = 4 * MIB  # where runs differ: of what is resident in main memory, tensors or not
 _TUNED_TRIES = 4  # tuned plans that may fail in a fresh process, before those of the search are tried
 
 
@@ -26,6 +28,7 @@ class Found:
 
     plans: Sequence[Plan] = ()
     tuning: Tuning | None = None  # kept by whoever tunes, also where that ends early
+    certificate: Certificate | None = None  # what the end of the search rests on
     ground: Knobs = PLAIN  # the knobs that the search stood on: none, unless nothing fits without
 
     def samples(self, all_samples: Sequence[Sample]) -> list[Sample]:
@@ -40,18 +43,18 @@ def find_plans(
     budget: Budget,
     found: Found | None = None,
     *,
-    start: int | None = None,
+    prior: Prior | None = None,
     rescues: Callable[[], Iterable[Knobs]] = tuple,
     tune: Callable[[Sequence[Plan], int], Tuned | None] = lambda plans, limit_bytes: None,
 ) -> Found:
     """Search, solve, tune and confirm; give the plans, best first. Raise where there is none.
 
-    `start` is the size that is expected to be the largest that fits; `rescues` are knobs to search with where nothing
-    fits without; `tune` orders what fits by measured speed.
+    `prior` is what a rehearsal foresaw; `rescues` are knobs to search with where nothing fits without; `tune` orders
+    what fits by measured speed.
     """
     found = Found() if found is None else found
     lab.warn(*shared_by_ranks(request.world_size))
-    ranked_plans = _search(request, lab, device, budget, found, start, rescues)
+    ranked_plans = _search(request, lab, device, budget, found, prior, rescues)
     limit_bytes = training_limit(device, budget)
     lab.as_in_training(limit_bytes)
     tuned = tune(ranked_plans, limit_bytes) if ranked_plans else None
@@ -74,18 +77,18 @@ def _search(
     device: DeviceInfo,
     budget: Budget,
     found: Found,
-    start: int | None,
+    prior: Prior | None,
     rescues: Callable[[], Iterable[Knobs]],
 ) -> list[Plan]:
     """Give the plans that fit, ranked; with knobs that save memory where there are none without."""
-    run_search(request, lab, device, start=start)
+    found.certificate = run_search(request, lab, device, budget, prior=prior)
     plans = ranked(request, lab, budget)
     if plans:
         return plans
     first = no_plan(lab.samples, device, budget, lab.model)
     for knobs in rescues() if isinstance(first, NothingFits) else ():
         try:
-            run_search(request, lab, device, knobs)
+            found.certificate = run_search(request, lab, device, budget, knobs)
         except WorkloadError as error:
             lab.warn(f"{', '.join(words(knobs))} cannot be used here: {error}")
             continue
@@ -112,29 +115,35 @@ def run_search(
     request: Request,
     lab: Lab,
     device: DeviceInfo,
+    budget: Budget,
     knobs: Knobs = PLAIN,
-    strategy: search.Strategy = search.gallop_then_bisect,
-    start: int | None = None,
-) -> None:
-    """Run what the strategy asks for until it has seen enough."""
+    strategy: search.Strategy = search.fewest_trials,
+    prior: Prior | None = None,
+) -> Certificate | None:
+    """Run what the strategy asks for until it has seen enough; give what its end rests on, None if nothing ran."""
     rank_batch = rank_share(request.target_batch, request.world_size)
-    goal = search.Goal(
-        rank_batch=rank_batch,
-        candidates=candidates(rank_batch, request.split),
-        find_max=request.find_max,
-        certify=not device.repeatable,
-        start=start,
-    )
-    while (trial := strategy(seen := with_knobs(lab.samples, knobs), goal)) is not None:
-        remaining = search.at_most(seen, goal)
+    while True:
+        goal = search.Goal(
+            rank_batch=rank_batch,
+            candidates=candidates(rank_batch, request.split),
+            limit_bytes=budget.limit_bytes,
+            find_max=request.find_max,
+            fresh=not device.repeatable,
+            meter_error_bytes=0 if device.repeatable else _METER_ERROR,
+            gradient_bytes=lab.gradient_bytes,
+            prior=prior,
+        )
+        trial = strategy(with_knobs(lab.samples, knobs), goal)
+        if trial is None:
+            break
         try:
-            # The confirming trial follows.
-            lab.run(replace(trial, knobs=knobs), None if remaining is None else remaining + 1)
+            lab.run(replace(trial, knobs=knobs))
         except WorkloadError:
             # BatchNorm refuses a single sample; where two did not fit, that is no news.
             if trial.micro_batch > 1 or search.bracket(with_knobs(lab.samples, knobs)).smallest_failed is None:
                 raise
-            return
+            break
+    return search.certificate(with_knobs(lab.samples, knobs), goal)
 
 
 def ranked(request: Request, lab: Lab, budget: Budget, knobs: Knobs = PLAIN) -> list[Plan]:

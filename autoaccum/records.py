@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Self
 
+from autoaccum.units import format_bytes
+
 TRIAL_MARK = b"\x1e"  # what a worker prints where a trial begins: ASCII's record separator
 
 
@@ -127,7 +129,9 @@ class Trial(Record):
     phase: str = "grow"
     fresh: bool = False  # in a new process, where nothing is left of earlier sizes
     anew: bool = False  # with a new optimizer: then memory is laid out as in a new process
+    limit_bytes: int | None = None  # under this limit; None: under the run's
     warm: bool = False  # go on where the same trial left off a moment ago: no warm-up
+    recorded: bool = False  # look more closely at its last update, which may cost a little time
     knobs: Knobs = PLAIN
 
     @property
@@ -173,6 +177,11 @@ class Sample(Record):
     message: str = ""
     optimizer_seconds: float | None = None  # the optimizer's part of step_seconds
     forward_seconds: float | None = None  # the forward passes' part of it
+    resident_bytes: int | None = None  # there between micro-steps: weights, optimizer's state, gradients if kept
+    computing_bytes: int | None = None  # live at the most outside of the optimizer's step, without scratch if known
+    scratch_bytes: int | None = None  # what was live besides, where that is known: given back at once
+    held_bytes: int | None = None  # what could not be given back then: the allocator's segments in use, at the most
+    step_bytes: int | None = None  # the same in the optimizer's step
     options: dict[str, Any] = field(default_factory=dict)  # the knobs that were turned
     fresh: bool = False  # the first trial of its process
     details: str = ""  # the traceback of the user's own code
@@ -200,11 +209,26 @@ class DeviceInfo(Record):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Foreseen(Record):
+    """What a rehearsal saw of one size, with accumulation: of PyTorch's memory, as in a sample."""
+
+    micro_batch: int
+    resident_bytes: int
+    computing_bytes: int
+    held_bytes: int
+    step_bytes: int
+    least_bytes: int  # the lowest limit under which it ran
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Prior(Record):
     """What was expected of the device before the first trial."""
 
-    start: int | None  # the micro-batch that the search started from; None: from the smallest
+    start: int | None  # the largest micro-batch that is predicted to fit; None: none is, or there was no rehearsal
     words: str  # what it rests on, or why there is none
+    margin: float = 0.0  # by what share a device may need more than was foreseen
+    overhead_bytes: int = 0  # what a process is expected to hold besides PyTorch's memory
+    sizes: tuple[Foreseen, ...] = ()  # ascending
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -271,6 +295,32 @@ class Bracket(Record):
 
     largest_ok: int | None
     smallest_failed: int | None
+
+
+_ENDS = {"oom": "ran out of memory", "killed": "was killed", "timed_out": "did not end in time"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Certificate(Record):
+    """Why the search ended: the largest size that ran, and what speaks against the next larger one."""
+
+    micro_batch: int  # it ran, and as far as the search saw no plan can use a larger one
+    next_micro_batch: int | None  # the next larger one that a plan could use; None: there is none
+    basis: str  # "target": none is needed; "oom", "killed", "timed_out": it ran; "predicted": it needs too much
+    needed_bytes: int | None = None  # what it needs at the least, the model's error taken off, where that is predicted
+    limit_bytes: int | None = None
+
+    @property
+    def words(self) -> str:
+        """The certificate in a sentence."""
+        ran = f"micro-batch {self.micro_batch} ran in the search"
+        if self.next_micro_batch is None:
+            return f"{ran}, and no plan can use a larger one"
+        if self.basis != "predicted":
+            return f"{ran}, and {self.next_micro_batch}, the next one that a plan can use, {_ENDS[self.basis]}"
+        needed, limit = format_bytes(self.needed_bytes or 0), format_bytes(self.limit_bytes or 0)
+        after = f"{self.next_micro_batch}, the next one that a plan can use"
+        return f"{ran}, and {after}, is predicted to need {needed} of {limit} at the least"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

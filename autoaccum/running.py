@@ -117,8 +117,7 @@ class Run:
         request, lab, found = self._request, self._lab, self._found
         if self._before is None:
             self._prior = prior(request, device, budget, self._rehearse)
-        start = None if self._prior is None else self._prior.start
-        find_plans(request, lab, device, budget, found, start=start, rescues=self._rescues, tune=self._tune)
+        find_plans(request, lab, device, budget, found, prior=self._prior, rescues=self._rescues, tune=self._tune)
 
     @property
     def _tunes(self) -> bool:
@@ -207,6 +206,7 @@ class Run:
             world_size=request.world_size,
             samples=tuple(lab.samples),
             bracket=bracket,
+            certificate=self._found.certificate,
             memory_model=memory,
             plan=plans[0] if plans else None,
             plans=shortlist(plans),

@@ -1,13 +1,16 @@
 """Which size to try next, and when to stop: a pure function of what was seen so far.
 
-A strategy is any function like `gallop_then_bisect`; the pipeline calls it until it gives None, so
-another search can take its place without a change elsewhere.
+A strategy is any function like `fewest_trials`; the pipeline calls it until it gives None, so another search can take
+its place without a change elsewhere.
 
-Two questions are asked. Does the whole target fit at once, without accumulation? Then gradients are not resident
-while activations are, and there is more room. If not: which is the largest size that fits with accumulation?
+What is searched for is a plan, not a batch size: only sizes that the solver can use are tried, and the search ends as
+soon as it is known which of them is the largest that fits. What a size will need is bounded from what ran so far
+(expectation.py). The largest size that fits for certain is run next, which tightens the bounds; where there is none,
+the next larger one, unless it cannot fit. So out-of-memory is met at most at the very size that ends the search, as
+long as the bounds hold; where they do not, it costs trials, and changes nothing of what is found.
 
-Sizes double from 2. Where a rehearsal foretold the answer, the search starts there instead, and ever longer strides
-lead from it to the limit. A prior that is wrong costs trials, and changes nothing of what is found.
+The whole target in one piece is run without accumulation, as training would: then gradients are not resident while
+activations are, and there is more room.
 """
 
 from __future__ import annotations
@@ -17,11 +20,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from autoaccum.records import Bracket, Outcome, Sample, Trial
+from autoaccum.expectation import TOO_LARGE, Expectation
+from autoaccum.records import Bracket, Certificate, Outcome, Prior, Sample, Trial
 
 FIRST_SIZE = 2  # size 1 is special: kernels specialise, and BatchNorm refuses it
-_TOO_LARGE = (Outcome.OOM, Outcome.KILLED, Outcome.TIMED_OUT)
-_ENOUGH_TO_FIT = 2  # sizes that ran with accumulation
+_FEW = 3  # sizes that may fit, and are tried one by one from below
+_FARTHEST = 16  # times the largest size that ran: what is made for a batch is real memory of the host
+_MOST_DISAPPOINTMENTS = 2  # failures before the first success, from which on the smallest size is next
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,9 +35,12 @@ class Goal:
 
     rank_batch: int  # no plan needs a larger micro-batch
     candidates: tuple[int, ...]  # the sizes that the solver can use, ascending
+    limit_bytes: int  # what the process may hold on the device
     find_max: bool = False  # the exact largest size, whether a plan needs it or not
-    certify: bool = False  # a size has not failed for certain until it failed in a fresh process
-    start: int | None = None  # the size that is expected to be the largest that fits; None: nobody knows
+    fresh: bool = False  # each trial in a process of its own: where one carries memory over to the next
+    meter_error_bytes: int = 0  # by how much a peak may be off, which hides what small sizes take
+    gradient_bytes: int = 0  # that stay for the next micro-step where there is one
+    prior: Prior | None = None  # what a rehearsal foresaw
 
 
 Strategy = Callable[[Sequence[Sample], Goal], Trial | None]
@@ -42,7 +50,7 @@ def bracket(samples: Sequence[Sample]) -> Bracket:
     """Give the largest size that ran and the smallest larger one that did not; what ran once can run."""
     searched = [s for s in samples if s.phase != "confirm"]
     largest = max((s.micro_batch for s in searched if s.ok), default=None)
-    failed = [s.micro_batch for s in searched if s.outcome in _TOO_LARGE and s.micro_batch > (largest or 0)]
+    failed = [s.micro_batch for s in searched if s.outcome in TOO_LARGE and s.micro_batch > (largest or 0)]
     return Bracket(largest_ok=largest, smallest_failed=min(failed, default=None))
 
 
@@ -51,116 +59,138 @@ def accumulating(samples: Sequence[Sample]) -> Bracket:
     return bracket([s for s in samples if s.accumulation_steps > 1 or not s.ok])
 
 
-def gallop_then_bisect(samples: Sequence[Sample], goal: Goal) -> Trial | None:
-    """Gallop until the limit lies between two sizes, then bisect among the sizes that a plan can use.
-
-    A worker carries some memory over from size to size. Where that tells (`goal.certify`), sizes near the limit
-    run in fresh processes, and the search does not end on a failure in a used one.
-    """
-    trial = _towards_the_limit(samples, goal)
-    size = None if trial is not None or goal.start is None else _for_the_models(samples)
-    return trial if size is None else Trial(micro_batch=size, phase="fit")
-
-
-def _towards_the_limit(samples: Sequence[Sample], goal: Goal) -> Trial | None:
-    whole = [s for s in samples if s.accumulation_steps == 1]
-    if any(s.ok for s in whole) and not goal.find_max:
+def fewest_trials(samples: Sequence[Sample], goal: Goal) -> Trial | None:
+    """Run the largest size that fits for certain, then the next larger ones until one cannot fit, or did not."""
+    if not goal.find_max and any(s.ok and s.accumulation_steps == 1 for s in samples):
         return None
     seen = accumulating(samples)
     low, high = seen.largest_ok or 0, seen.smallest_failed
-    if high is None:
-        size = _grown(low, goal)
-        steps = 1 if size == goal.rank_batch and not whole else 2
-        return Trial(micro_batch=size, accumulation_steps=steps, phase="grow")
-    failures = [s for s in samples if s.micro_batch == high]
-    out_of_memory = failures[-1].outcome is Outcome.OOM
-    smaller = _shrunk(high, goal) if low == 0 else None
-    if smaller is not None:
-        # What hangs or crashes may do so at every size, and a long way down would be long indeed.
-        size = smaller if out_of_memory else _ladder(goal)[0]
-        return Trial(micro_batch=size, phase="shrink", fresh=goal.certify)
-    between = _between(low, high, goal)
-    if between:
-        return Trial(micro_batch=between[len(between) // 2], phase="bisect", fresh=goal.certify)
-    # A size that was killed or timed out is not provoked again.
-    if goal.certify and not any(s.fresh or s.outcome is not Outcome.OOM for s in failures):
-        steps = failures[-1].accumulation_steps
-        return Trial(micro_batch=high, accumulation_steps=steps, phase="certify", fresh=True)
-    if not whole and out_of_memory and (low == 0 or goal.rank_batch <= 2 * high):
-        return Trial(micro_batch=goal.rank_batch, accumulation_steps=1, phase="whole", fresh=goal.certify)
-    return None
+    if low == 0 and high is not None:
+        size = _smaller(samples, goal, high)
+        if size is not None:
+            return _trial(size, samples, goal, "shrink")
+    else:
+        expected = _expectation(samples, goal)
+        sizes = _between(low, high, goal)
+        certain = _certain(sizes, samples, goal)
+        if certain is not None:
+            return _trial(certain, samples, goal, "jump" if low else "start")
+        if low == 0:
+            foreseen = None if goal.prior is None else goal.prior.start
+            first = foreseen if foreseen is not None and foreseen in sizes else sizes[0]
+            return _trial(first, samples, goal, "start")
+        possible = _up_to(sizes, lambda size: expected.bounds(size).least_bytes <= goal.limit_bytes)
+        if possible:
+            return _trial(_daring(possible, samples, goal), samples, goal, "edge")
+    return _whole_at_last(samples, goal)
 
 
-def at_most(samples: Sequence[Sample], goal: Goal) -> int | None:
-    """Give how many trials `gallop_then_bisect` may still need, if none is reversed; None while there is no bound."""
+def certificate(samples: Sequence[Sample], goal: Goal) -> Certificate | None:
+    """Say why the search may end: what ran, and what speaks against the next larger size; None if nothing ran."""
+    searched = [s for s in samples if s.phase != "confirm"]
+    if any(s.ok and s.accumulation_steps == 1 for s in searched) and not goal.find_max:
+        return Certificate(micro_batch=goal.rank_batch, next_micro_batch=None, basis="target")
+    seen = accumulating(searched)
+    if seen.largest_ok is None:
+        return None
+    larger = _between(seen.largest_ok, None, goal)
+    if not larger:
+        return Certificate(micro_batch=seen.largest_ok, next_micro_batch=None, basis="target")
+    after = larger[0]
+    failed = [s for s in searched if s.micro_batch == after and s.outcome in TOO_LARGE]
+    if failed:
+        return Certificate(micro_batch=seen.largest_ok, next_micro_batch=after, basis=str(failed[-1].outcome))
+    return Certificate(
+        micro_batch=seen.largest_ok,
+        next_micro_batch=after,
+        basis="predicted",
+        needed_bytes=round(_expectation(searched, goal).bounds(after).least_bytes),
+        limit_bytes=goal.limit_bytes,
+    )
+
+
+def _trial(size: int, samples: Sequence[Sample], goal: Goal, phase: str) -> Trial:
+    tried = any(s.accumulation_steps == 1 for s in samples)
+    alone = size == goal.rank_batch and not tried
+    steps = 1 if alone else 2
+    return Trial(micro_batch=size, accumulation_steps=steps, phase=phase, fresh=goal.fresh, recorded=True)
+
+
+def _expectation(samples: Sequence[Sample], goal: Goal) -> Expectation:
+    tried = any(s.accumulation_steps == 1 for s in samples)
+    return Expectation(
+        samples,
+        goal.prior,
+        limit_bytes=goal.limit_bytes,
+        whole=0 if tried else goal.rank_batch,
+        gradient_bytes=goal.gradient_bytes,
+        meter_error_bytes=goal.meter_error_bytes,
+        strict=goal.find_max,
+    )
+
+
+def _certain(sizes: Sequence[int], samples: Sequence[Sample], goal: Goal) -> int | None:
+    """Give the largest of the sizes that fits for certain, within a jump's reach; None where none does."""
+    expected = _expectation(samples, goal)
+    # The whole target alone needs less than a size a little below it, which keeps gradients.
+    if goal.rank_batch in sizes and expected.bounds(goal.rank_batch).most_bytes <= goal.limit_bytes:
+        return goal.rank_batch
+    fitting = _up_to(sizes, lambda size: expected.bounds(size).most_bytes <= goal.limit_bytes)
+    if goal.find_max and fitting:
+        farthest = _FARTHEST * max([goal.rank_batch, *(s.micro_batch for s in samples if s.ok)])
+        fitting = fitting[: max(1, bisect_right(fitting, farthest))]
+    return fitting[-1] if fitting else None
+
+
+def _smaller(samples: Sequence[Sample], goal: Goal, high: int) -> int | None:
+    """Give a size below those that failed, where none ran yet; None where there is none."""
+    ladder = _ladder(goal)
+    below = ladder[: bisect_left(ladder, high)]
+    if not below:
+        return 1 if high > 1 and 1 in goal.candidates else None
+    failed = [s for s in samples if s.outcome in TOO_LARGE]
+    # What hangs or crashes may do so at every size, and a long way down would be long indeed.
+    if len(failed) >= _MOST_DISAPPOINTMENTS or failed[-1].outcome is not Outcome.OOM:
+        return below[0]
+    return _certain(below, samples, goal) or below[0]
+
+
+def _whole_at_last(samples: Sequence[Sample], goal: Goal) -> Trial | None:
+    """Give the trial of the whole target where smaller sizes do not fit: alone, it may, for it keeps no gradients."""
+    if any(s.accumulation_steps == 1 or s.outcome in (Outcome.KILLED, Outcome.TIMED_OUT) for s in samples):
+        return None
     seen = accumulating(samples)
-    if goal.find_max and seen.smallest_failed is None:
-        return None
-    tried_whole = any(s.accumulation_steps == 1 for s in samples)
-    modelling = 0 if goal.start is None else max(0, _ENOUGH_TO_FIT - len(_fitted(samples)))
-    return _worst(seen.largest_ok or 0, seen.smallest_failed, goal) + goal.certify + (not tried_whole) + modelling
+    if seen.largest_ok is not None:
+        expected = _expectation(samples, goal)
+        if expected.bounds(goal.rank_batch).least_bytes > goal.limit_bytes:
+            return None
+        if not expected.has_slope and goal.rank_batch > 2 * (seen.smallest_failed or goal.rank_batch):
+            return None
+    return _trial(goal.rank_batch, samples, goal, "whole")
 
 
-def _worst(low: int, high: int | None, goal: Goal) -> int:
-    if high is None:
-        size = _grown(low, goal)
-        return 0 if size == low else 1 + max(_worst(low, size, goal), _worst(size, None, goal))
-    smaller = _shrunk(high, goal) if low == 0 else None
-    if smaller is not None:
-        return 1 + max(_worst(smaller, high, goal), _worst(0, smaller, goal))
-    return len(_between(low, high, goal)).bit_length()
-
-
-def _grown(low: int, goal: Goal) -> int:
-    """Give a larger size: twice as large, or from a start the next one, then 2, 4 ... further up the ladder."""
-    if goal.start is None:
-        size = max(FIRST_SIZE, 2 * low)
-        return size if goal.find_max and low >= goal.rank_batch // 2 else min(size, goal.rank_batch)
-    ladder, first = _ladder(goal), _first(goal)
-    place = bisect_right(ladder, low) - 1
-    size = ladder[first if place < first else min(2 * place - first + 1, len(ladder) - 1)]
-    return size if low >= goal.rank_batch else min(size, goal.rank_batch)
-
-
-def _shrunk(high: int, goal: Goal) -> int | None:
-    """Give a smaller size, where nothing ran yet and the start was too large: by strides as long as those upwards."""
-    if goal.start is None:
-        return None
-    ladder, first = _ladder(goal), _first(goal)
-    place = bisect_left(ladder, high)
-    if place == 0:
-        return None
-    return ladder[first if place > first else max(0, 2 * place - first - 1)]
+def _daring(possible: Sequence[int], samples: Sequence[Sample], goal: Goal) -> int:
+    """Give the size to try among those that may fit: the next one, unless there are so many that it takes too long."""
+    if not _expectation(samples, goal).has_slope:
+        return possible[0]
+    if goal.find_max:
+        return possible[len(possible) // 2]
+    return possible[len(possible) // 4 if len(possible) > _FEW else 0]
 
 
 def _ladder(goal: Goal) -> Sequence[int]:
-    """Give the sizes that a search from a start may try, ascending; 1 is not among them, where there are others."""
+    """Give the sizes that may be tried, ascending; 1 is not among them, where there are others."""
     if goal.find_max:
         return range(FIRST_SIZE, sys.maxsize)
     return [size for size in goal.candidates if size >= FIRST_SIZE] or goal.candidates
 
 
-def _first(goal: Goal) -> int:
-    """Give the place of the start on the ladder."""
-    return max(0, bisect_right(_ladder(goal), goal.start or 0) - 1)
+def _between(low: int, high: int | None, goal: Goal) -> Sequence[int]:
+    """Give the sizes of the ladder above one that ran and below one that did not."""
+    ladder = _ladder(goal)
+    return ladder[bisect_right(ladder, low) : len(ladder) if high is None else bisect_left(ladder, high)]
 
 
-def _between(low: int, high: int, goal: Goal) -> Sequence[int]:
-    if low == 0:
-        return range(1, min(high, FIRST_SIZE))
-    if goal.find_max:
-        return range(low + 1, high)
-    return [size for size in goal.candidates if low < size < high]
-
-
-def _fitted(samples: Sequence[Sample]) -> set[int]:
-    """Give the sizes that the memory model can be fitted on."""
-    return {s.micro_batch for s in samples if s.ok and s.accumulation_steps > 1 and s.micro_batch >= FIRST_SIZE}
-
-
-def _for_the_models(samples: Sequence[Sample]) -> int | None:
-    """Give a size for the models, where the search was too short for them: half of the smallest that ran."""
-    smallest = min((s.micro_batch for s in samples if s.ok), default=0)
-    failed = min((s.micro_batch for s in samples if not s.ok and s.accumulation_steps > 1), default=smallest)
-    half = max(FIRST_SIZE, smallest // 2)
-    return half if half < min(smallest, failed) and len(_fitted(samples)) < _ENOUGH_TO_FIT else None
+def _up_to(sizes: Sequence[int], holds: Callable[[int], bool]) -> Sequence[int]:
+    """Give the sizes up to the largest for which it holds; it holds for all below."""
+    return sizes[: bisect_left(sizes, True, key=lambda size: not holds(size))]

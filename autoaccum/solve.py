@@ -8,7 +8,7 @@ the sizes of an uneven plan are multiples of 8, 4 or 2, and differ by that much.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autoaccum.fit import TimeModel
 from autoaccum.plans import Plan, rank_share
@@ -85,6 +85,19 @@ def solve(target_batch: int, world_size: int, split: str, fits: Callable[[int], 
         return seconds[plan.accumulation_steps] * (WORTH_UNEVEN if handicapped else 1.0), plan.accumulation_steps
 
     return sorted(plans, key=rank)
+
+
+def plainest(plan: Plan) -> Plan | None:
+    """Give the plan of as many steps whose sizes are as near to each other as can be; None if it is that already.
+
+    Sizes that differ more lie worse in each other's blocks: the plainest may run where an aligned one does not.
+    """
+    plain = splits(sum(plan.micro_batches), plan.accumulation_steps)[-1]
+    if plain == plan.micro_batches:
+        return None
+    return replace(
+        plan, micro_batch=plain[0], micro_batches=plain, measured=plan.measured and plain[0] == plan.micro_batch
+    )
 
 
 def shortlist(plans: Sequence[Plan]) -> tuple[Plan, ...]:

@@ -16,8 +16,8 @@ from autoaccum.device.placing import build_on
 from autoaccum.device.virtual import VirtualDevice
 from autoaccum.errors import WorkloadError
 from autoaccum.generators import seed_all
+from autoaccum.parts import Parts, model_info
 from autoaccum.records import ModelInfo
-from autoaccum.trial import Parts, model_info
 from autoaccum.workload import Workload, load, split_spec
 
 

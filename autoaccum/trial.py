@@ -9,8 +9,7 @@ from __future__ import annotations
 import gc
 import math
 import traceback
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from statistics import median
@@ -23,53 +22,16 @@ from autoaccum.device import Device
 from autoaccum.errors import AutoaccumError
 from autoaccum.knobs.names import words
 from autoaccum.knobs.turn import Turned
+from autoaccum.looking import Look
 from autoaccum.oom import is_oom
-from autoaccum.records import PLAIN, ModelInfo, Outcome, Sample, Trial, Window
+from autoaccum.parts import Parts
+from autoaccum.records import PLAIN, Outcome, Sample, Trial, Window
 from autoaccum.training.accumulate import value_and_count
 from autoaccum.units import format_bytes
 
 # What a trial is doing, as a subject is told.
 MAKING, MOVING = "make_batch", "the batch's move to the device"
 FORWARD, BACKWARD, STEP = "the forward pass", "the backward pass", "the optimizer's step"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Parts:
-    """What is trained, and how."""
-
-    model: torch.nn.Module
-    optimizers: Sequence[Any]
-    make_batch: Callable[[int], Any]  # its rows are checked
-    loss: Callable[[Any, Any], Any]
-
-
-def model_info(parts: Parts) -> ModelInfo:
-    """Give the facts of a model and its optimizer that memory and the recipe depend on."""
-    parameters = list(parts.model.parameters())
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
-    elements: Counter[str] = Counter()
-    for parameter in trained:
-        elements[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
-    groups = getattr(parts.optimizers[0], "param_groups", None) or [{}]
-    betas = groups[0].get("betas")
-    return ModelInfo(
-        name=type(parts.model).__name__,
-        parameters=sum(p.numel() for p in parameters),
-        parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
-        gradient_bytes=sum(p.numel() * p.element_size() for p in trained),
-        gradient_dtype=elements.most_common(1)[0][0] if elements else "",
-        optimizer=type(parts.optimizers[0]).__name__,
-        beta1=float(betas[0]) if isinstance(betas, tuple | list) and betas else None,
-        buffer_bytes=sum(buffer.numel() * buffer.element_size() for buffer in parts.model.buffers()),
-        optimizer_state_bytes=sum(map(_state_bytes, parts.optimizers)) or None,
-    )
-
-
-def _state_bytes(optimizer: Any) -> int:
-    state = getattr(optimizer, "state", None)
-    kept = [each for each in state.values() if isinstance(each, dict)] if isinstance(state, Mapping) else []
-    tensors = [value for each in kept for value in each.values() if isinstance(value, torch.Tensor)]
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 class Subject(Protocol):
@@ -112,6 +74,7 @@ class Runner:
         self._saw_loss = False
         self._turned: Turned | None = None
         self._size = 0  # of the last trial
+        self._look: Look | None = None  # at the last trial, if it was to be recorded
 
     def run(self, number: int, trial: Trial) -> Sample:
         """Run `trial` and say how it went; never raises for what the user's code does."""
@@ -122,9 +85,10 @@ class Runner:
             self._device.release()
             self._device.reset()
         failure: _Failure | None = None
-        self.windows = []
+        limit_bytes = self.limit_bytes if trial.limit_bytes is None else trial.limit_bytes
+        self.windows, self._look = [], Look(self._device) if trial.recorded else None
         try:
-            with self._device.limited(self.limit_bytes):
+            with self._device.limited(limit_bytes):
                 self._updates(self._parts(trial), trial)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and not self._subject.catches_interrupts:
@@ -132,13 +96,16 @@ class Runner:
             failure = self._describe(error)
         # Only outside the except block is the traceback gone, and with it what it pins.
         reading = self._device.read()
-        if failure is None and reading.used_bytes > self.limit_bytes:
-            over, limit = format_bytes(reading.used_bytes - self.limit_bytes), format_bytes(self.limit_bytes)
+        if failure is None and reading.used_bytes > limit_bytes:
+            over, limit = format_bytes(reading.used_bytes - limit_bytes), format_bytes(limit_bytes)
             failure = _Failure(Outcome.OOM, f"ran, but its peak is {over} over the limit of {limit}")
         if failure is not None:
             self.start_over()
             gc.collect()
             self._device.release()
+        needs = None
+        if failure is None and self._look is not None:
+            needs = self._look.needs(self._subject.parts(), accumulates=trial.accumulation_steps > 1)
         timed = self._timed(trial) if self._device.timed else []
         step_seconds = median(window.seconds for window in timed) if timed else None
         return Sample(
@@ -156,6 +123,11 @@ class Runner:
             message=failure.message if failure else "",
             optimizer_seconds=median(window.optimizer_seconds for window in timed) if timed else None,
             forward_seconds=median(window.forward_seconds for window in timed) if timed else None,
+            resident_bytes=None if needs is None else needs.base_bytes,
+            computing_bytes=None if needs is None else needs.firm_bytes,
+            scratch_bytes=None if needs is None else needs.scratch_bytes,
+            held_bytes=None if needs is None else needs.held_bytes,
+            step_bytes=None if needs is None else needs.step_bytes,
             options=trial.knobs.options,
             details=failure.details if failure else "",
         )
@@ -199,11 +171,14 @@ class Runner:
         """Run the updates, and note a window for each."""
         if not trial.warm:
             self._subject.begin()
-            _drop_gradients(parts)
+            parts.drop_gradients()
         whole = trial.micro_batches if trial.whole_updates else ()
         made = {size: self._make_batch(parts, size) for size in dict.fromkeys((*trial.sizes, *whole))}
         for sizes in [trial.sizes] * trial.updates + [whole] * trial.whole_updates:
-            self.windows.append(self._update(parts, [made[size] for size in sizes], sum(sizes)))
+            micro_batches = [made[size] for size in sizes]
+            last = len(self.windows) == trial.updates - 1
+            with self._look.at_the_last_update() if self._look is not None and last else nullcontext():
+                self.windows.append(self._update(parts, micro_batches, sum(sizes)))
 
     def _update(self, parts: Parts, micro_batches: Sequence[Any], samples: int) -> Window:
         device, forward = self._device, []
@@ -214,9 +189,11 @@ class Runner:
             if len(forward) == 1:
                 first = device.stamp()
         computed = device.stamp()
+        if self._look is not None:
+            self._look.step_begins(parts, first=not self.windows)
         self._subject.doing = STEP
         self._step(parts.optimizers)
-        _drop_gradients(parts)
+        parts.drop_gradients()
         end = device.stamp()
         device.synchronize()
         used = device.joules()
@@ -268,11 +245,6 @@ class Runner:
         what = f"called sys.exit({error.code})" if isinstance(error, SystemExit) else _first_line(error)
         details = "".join(traceback.format_exception(error))
         return _Failure(Outcome.FAILED, f"{where}: {what}", details)
-
-
-def _drop_gradients(parts: Parts) -> None:
-    for optimizer in parts.optimizers:
-        optimizer.zero_grad(set_to_none=True)
 
 
 def _mean(loss: Any) -> torch.Tensor:

@@ -21,7 +21,7 @@ class Silent:
     def opened(self, device: DeviceInfo, budget: Budget) -> None:
         """Ignore it."""
 
-    def trial_started(self, trial: Trial, at_most: int | None) -> None:
+    def trial_started(self, trial: Trial) -> None:
         """Ignore it."""
 
     def trial_finished(self, sample: Sample) -> None:

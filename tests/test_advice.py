@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from autoaccum.advice import at_least, many_steps, no_plan, shared_by_ranks
+from dataclasses import replace
+
+from autoaccum.advice import at_least, crowded, many_steps, no_plan, shared_by_ranks
 from autoaccum.errors import NothingFits, WorkloadError
 from autoaccum.plans import Plan
 from autoaccum.records import Budget, DeviceInfo, ModelInfo, Outcome, Sample
@@ -72,3 +74,13 @@ def test_an_even_plan_of_very_many_steps_is_warned_of() -> None:
 def test_several_ranks_are_warned_of_their_buckets() -> None:
     assert "gradient_as_bucket_view" in shared_by_ranks(2)[0]
     assert shared_by_ranks(1) == []
+
+
+def test_a_plan_that_fits_only_by_giving_cached_memory_back_is_said_to_cost_time() -> None:
+    ran = replace(failed(Outcome.OK, size=64), alloc_retries=4)
+
+    (warning,) = crowded(ran)
+
+    assert warning.startswith("micro-batch 64 fits only because")
+    assert crowded(replace(ran, alloc_retries=2)) == []
+    assert crowded(replace(ran, alloc_retries=None)) == []

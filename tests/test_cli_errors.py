@@ -123,9 +123,9 @@ def test_a_failure_at_a_larger_size_keeps_the_samples_so_far(cli: Cli, workload:
 
     ran = cli("probe", path, "--target-batch", "16", "--device", "cpu")
 
-    check(ran, 4, "IndexError: the data set has 4 rows (micro-batch 8)")
+    check(ran, 4, "IndexError: the data set has 4 rows (micro-batch 16)")
     (folder,) = (tmp_path / "results").iterdir()
-    assert [s.outcome for s in read(folder).samples] == ["ok", "ok", "failed"]
+    assert [s.outcome for s in read(folder).samples] == ["ok", "failed"]
     assert read(folder).status == "failed"
 
 
@@ -198,7 +198,7 @@ def test_the_python_call_raises_the_same_errors_with_the_report_so_far(workload:
         autoaccum.probe(path, target_batch=8, device="cpu", tune_trials=0)
 
     assert caught.value.report is not None
-    assert [s.micro_batch for s in caught.value.report.samples] == [2, 4]
+    assert [s.micro_batch for s in caught.value.report.samples] == [2, 8]
 
 
 @pytest.mark.parametrize(

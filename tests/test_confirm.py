@@ -193,3 +193,24 @@ def test_a_plan_whose_knob_raises_in_a_fresh_process_is_passed_over() -> None:
     assert best is not None
     assert (best.micro_batch, best.options) == (5, {})
     assert "torch.compile raised in a fresh process: no kernel" in lab.warnings[0]
+
+
+class OnlyPlain(MadeUp):
+    """Runs a plan only if its sizes differ by one at most."""
+
+    def run(self, trial: Trial) -> Sample:
+        sample = super().run(trial)
+        if max(trial.micro_batches) - min(trial.micro_batches) > 1:
+            sample = replace(sample, outcome=Outcome.OOM)
+        return sample
+
+
+def test_where_an_aligned_plan_does_not_run_the_plain_one_of_as_many_steps_is_tried() -> None:
+    lab = OnlyPlain(limit=14)
+    aligned = replace(Plan.of(target_batch=40, micro_batch=14), micro_batches=(14, 14, 12), measured=True)
+
+    confirmed = confirm([aligned, *plans(10)], cast(Lab, lab), DEVICE, BUDGET)
+
+    assert lab.tried == [14, 14]
+    assert confirmed[0].micro_batches == (14, 13, 13)
+    assert len(lab.warnings) == 1

@@ -219,4 +219,4 @@ def test_the_search_is_metered_exactly_and_the_confirmation_runs_as_training_wil
     ran = cli("probe", path, "--target-batch", "4", "--device", "cpu")
 
     assert ran.code == 0
-    assert (tmp_path / "log").read_text().split() == ["exact", "plain"]
+    assert (tmp_path / "log").read_text().split() == ["exact", "exact", "plain"]

@@ -12,8 +12,8 @@ from torch import nn
 
 from autoaccum.isolate import WorkerSpec
 from autoaccum.lab import WorkerLab
+from autoaccum.parts import Parts, model_info
 from autoaccum.records import Outcome, Trial
-from autoaccum.trial import Parts, model_info
 from autoaccum.watching import Silent
 from tests.conftest import Cli, WriteWorkload
 

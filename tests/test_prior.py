@@ -21,25 +21,26 @@ L4 = DeviceInfo(
 BUDGET = Budget(limit_bytes=20 * GIB, reserve_bytes=2 * GIB, source="free")
 
 
-def refused(*_: Any) -> int | None:
+def refused(*_: Any) -> Prior:
     raise AssertionError("it was rehearsed all the same")
 
 
 def test_the_prior_is_what_the_rehearsal_of_this_request_on_this_device_predicts() -> None:
     asked = []
 
-    def rehearse(*question: Any) -> int | None:
+    def rehearse(*question: Any) -> Prior:
         asked.append(question)
-        return 64
+        return Prior(start=64, words="micro-batch 64 predicted to fit", margin=0.1)
 
     found = prior(REQUEST, L4, BUDGET, rehearse)
 
     assert asked == [(REQUEST, L4, BUDGET)]
-    assert found == Prior(start=64, words="rehearsed on a virtual NVIDIA L4: micro-batch 64 predicted to fit")
+    words = "rehearsed on a virtual NVIDIA L4: micro-batch 64 predicted to fit"
+    assert found == Prior(start=64, words=words, margin=0.1)
 
 
 def test_where_nothing_is_predicted_to_fit_the_search_starts_from_small_sizes() -> None:
-    found = prior(REQUEST, L4, BUDGET, lambda *_: None)
+    found = prior(REQUEST, L4, BUDGET, lambda *_: Prior(start=None, words="nothing is predicted to fit"))
 
     assert found == Prior(start=None, words="rehearsed on a virtual NVIDIA L4: nothing is predicted to fit")
 
@@ -52,14 +53,14 @@ def test_where_nothing_is_predicted_to_fit_the_search_starts_from_small_sizes() 
     ],
 )
 def test_a_rehearsal_that_fails_is_told_of_and_costs_nothing_else(error: Exception, words: str) -> None:
-    def rehearse(*_: Any) -> int | None:
+    def rehearse(*_: Any) -> Prior:
         raise error
 
     assert prior(REQUEST, L4, BUDGET, rehearse) == Prior(start=None, words=words)
 
 
 def test_a_ctrl_c_in_the_rehearsal_ends_the_run() -> None:
-    def rehearse(*_: Any) -> int | None:
+    def rehearse(*_: Any) -> Prior:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -384,12 +384,21 @@ def made_up(seed: int, noise: float) -> tuple[random.Random, Report, Truth, int]
         return max(resident + extra + each * size - (weights if alone else 0), resident + hidden)
 
     split = some.choice(["auto", "even", "uneven"])
-    goal = search.Goal(rank_batch=target, candidates=candidates(target, split), find_max=some.random() < 0.2)
+    find_max = some.random() < 0.2
+    sizes = candidates(target, split)
+    goal = search.Goal(
+        rank_batch=target, candidates=sizes, limit_bytes=limit, find_max=find_max, gradient_bytes=weights
+    )
     samples: list[Any] = []
-    while (trial := search.gallop_then_bisect(samples, goal)) is not None:
+    while (trial := search.fewest_trials(samples, goal)) is not None:
         size, steps, number = trial.micro_batch, trial.accumulation_steps, len(samples) + 1
         used = round(truth(size, steps == 1) * (1 + some.uniform(-noise, noise)))
-        sample = ran(number, size, device_used_bytes=used, peak_reserved_bytes=used - overhead)
+        held = used - overhead
+        sample = ran(number, size, device_used_bytes=used, peak_reserved_bytes=held, peak_allocated_bytes=held)
+        kept = resident - overhead - (weights if steps == 1 else 0)
+        sample = replace(
+            sample, resident_bytes=kept, computing_bytes=kept + extra + each * size, step_bytes=kept + hidden
+        )
         sample = failed(number, size) if used > limit else sample
         samples.append(replace(sample, accumulation_steps=steps, phase=trial.phase))
     if not any(sample.ok for sample in samples):

@@ -19,9 +19,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from autoaccum.anatomy.dissect import check
 from autoaccum.anatomy.flops import flops_of, packet_of
 from autoaccum.anatomy.traits import KINDS, HostRead, Traits
+from autoaccum.parts import model_info
 from autoaccum.records import Trial
 from autoaccum.subject import FileSubject
-from autoaccum.trial import BACKWARD, FORWARD, STEP, Runner, model_info
+from autoaccum.trial import BACKWARD, FORWARD, STEP, Runner
 
 _OURS = f"{Path(__file__).parents[1]}/"
 _TORCH = f"{Path(torch.__file__).parent}/"

@@ -18,7 +18,8 @@ from torch import nn
 
 from autoaccum.anatomy.labels import Label, labels_of
 from autoaccum.anatomy.replay import Sighting
-from autoaccum.trial import BACKWARD, STEP, Parts, Subject
+from autoaccum.parts import Parts
+from autoaccum.trial import BACKWARD, STEP, Subject
 
 PARAMETER, BUFFER, GRADIENT, OPTIMIZER = "parameter", "buffer", "gradient", "optimizer"
 

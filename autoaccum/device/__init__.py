@@ -3,6 +3,7 @@
 base.py    the protocol, and the budget that all devices share
 cuda.py    NVIDIA GPUs through torch's allocator and NVML
 virtual.py the same on a GPU that is not there; placing.py builds models on it that are larger than the host
+history.py what an update cannot do without, by the history of torch's allocator
 live.py    both in the user's own process; meter.py counts live tensors there
 nvml.py    every NVML reading, each of them optional
 energy.py  joules from NVML's counter, or from its power

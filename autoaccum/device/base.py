@@ -23,6 +23,27 @@ class Reading:
     retries: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Needs:
+    """What an update cannot do without, as far as an allocator's history tells: see history.py."""
+
+    base_bytes: int  # live as it began
+    firm_bytes: int
+    scratch_bytes: int  # at the most, beyond `firm_bytes`
+    held_bytes: int
+    step_bytes: int  # held in the optimizer's step
+
+
+class Recorder:
+    """Is told what an update is doing, and says afterwards what it needed; one that records nothing says None."""
+
+    def __init__(self) -> None:
+        self.needs: Needs | None = None
+
+    def step_begins(self) -> None:
+        """The optimizer's step comes next, and nothing else after it."""
+
+
 class Device(Protocol):
     """A place where training runs: what it is, what it allows, how its memory is read and limited."""
 
@@ -49,6 +70,12 @@ class Device(Protocol):
 
     def read(self) -> Reading:
         """Give the peaks since the last reset."""
+
+    def allocated_bytes(self) -> int:
+        """Give what is allocated now, as `read` counts it."""
+
+    def recorded(self) -> AbstractContextManager[Recorder]:
+        """Look at the memory of one update more closely, where a device can."""
 
     def joules(self) -> float | None:
         """Give a counter of the energy that the device has used; None where it does not tell."""

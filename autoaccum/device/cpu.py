@@ -12,13 +12,13 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from platform import processor
 
 import torch
 
-from autoaccum.device.base import Reading
+from autoaccum.device.base import Reading, Recorder
 from autoaccum.device.cgroup import allowances
 from autoaccum.errors import DeviceError
 from autoaccum.records import DeviceInfo
@@ -92,6 +92,14 @@ class CpuDevice:
         peak = _status("VmHWM")
         grown = max(0, peak - self._overhead)
         return Reading(allocated_bytes=grown, reserved_bytes=grown, used_bytes=peak, retries=0)
+
+    def allocated_bytes(self) -> int:
+        """Give what is resident now, beyond what was before there was a model."""
+        return max(0, _status("VmRSS") - self._overhead)
+
+    def recorded(self) -> AbstractContextManager[Recorder]:
+        """Record nothing: malloc keeps no history."""
+        return nullcontext(Recorder())
 
     def joules(self) -> float | None:
         """Give None: nothing that a user may read counts the energy."""

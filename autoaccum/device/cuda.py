@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cached_property
 
 import torch
 
-from autoaccum.device.base import Reading
+from autoaccum.device import history
+from autoaccum.device.base import Reading, Recorder
 from autoaccum.device.energy import EnergyMeter
 from autoaccum.device.nvml import Nvml
 from autoaccum.errors import DeviceError
@@ -87,6 +88,14 @@ class CudaDevice:
             retries=self._retries() - self._retries_before,
         )
 
+    def allocated_bytes(self) -> int:
+        """Give what the allocator has handed out now."""
+        return torch.cuda.memory_allocated(self.torch_device)
+
+    def recorded(self) -> AbstractContextManager[Recorder]:
+        """Record the allocator's history within."""
+        return history.recorded(self.torch_device)
+
     @property
     def energy_source(self) -> str | None:
         """Say where `joules` come from: "counter", "power", or None where there are none."""
@@ -111,9 +120,13 @@ class CudaDevice:
         return float(start.elapsed_time(end)) / 1000
 
     def release(self) -> None:
-        """Give cached blocks back to the driver."""
+        """Give cached blocks back to the driver, and cuBLAS's workspaces, which would lie among the next trial's."""
         with suppress(RuntimeError):  # a broken context: the next trial says so
+            self._drop_workspaces()
             torch.cuda.empty_cache()
+
+    def _drop_workspaces(self) -> None:
+        torch._C._cuda_clearCublasWorkspaces()
 
     @cached_property
     def _energy(self) -> EnergyMeter:

@@ -79,6 +79,10 @@ class LiveCpuDevice(CpuDevice):
         gc.collect()
         self._meter.reset()
 
+    def allocated_bytes(self) -> int:
+        """Give the live bytes, on top of what was resident at the start."""
+        return self._meter.live_bytes
+
     def read(self) -> Reading:
         """Give the peak of live bytes, on top of what was resident at the start."""
         peak = self._meter.peak_bytes
@@ -101,6 +105,9 @@ class LiveCudaDevice(CudaDevice):
 
     def note(self, batch: Any) -> None:
         """Do nothing: the allocator counts."""
+
+    def _drop_workspaces(self) -> None:
+        """Leave cuBLAS's workspaces: a CUDA graph of the user's may go on using them."""
 
     def _overhead_at_first(self, before: dict[str, int]) -> int:
         """Give 0, with a warning where the driver tells no more: the context was there before we could look."""

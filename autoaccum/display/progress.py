@@ -71,11 +71,10 @@ class Display:
         self._console.print(f"[bold]budget[/]  {format_bytes(budget.limit_bytes)}  ({_source(budget)})", soft_wrap=True)
         self._console.print(f"[dim]{'micro-batch':>11}  {'peak':>10}  {'of budget':<{_BAR + 5}}  {'samples/s':>9}[/]")
 
-    def trial_started(self, trial: Trial, at_most: int | None) -> None:
+    def trial_started(self, trial: Trial) -> None:
         """Show what runs now."""
-        left = "" if at_most is None else f", at most {at_most - 1} more after it"
         word = "confirming" if trial.phase == "confirm" else "trying"
-        self._show(f"{word} micro-batch {trial.micro_batch}{left}")
+        self._show(f"{word} micro-batch {trial.micro_batch}")
 
     def trial_finished(self, sample: Sample) -> None:
         """Print the trial's row."""

@@ -20,7 +20,7 @@ class Rehearsing(Silent):
     def __init__(self, display: Display) -> None:
         self._display = display
 
-    def trial_started(self, trial: Trial, at_most: int | None) -> None:
+    def trial_started(self, trial: Trial) -> None:
         """Show what runs now."""
         self._display.waiting(f"rehearsing micro-batch {trial.micro_batch}")
 

@@ -17,8 +17,8 @@ from autoaccum import batch as batches
 from autoaccum.device.live import LiveDevice
 from autoaccum.errors import UsageError
 from autoaccum.live.state import Snapshot
+from autoaccum.parts import Parts
 from autoaccum.training.guards import as_optimizers, check_parameters
-from autoaccum.trial import Parts
 
 _WRAPPERS = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DataParallel", "DeepSpeedEngine"}
 _BEFORE_WRAPPING = "probe the plain model before wrapping it, the same on every rank, with world_size=N"

@@ -24,12 +24,13 @@ from autoaccum.live.ambient import Ambient
 from autoaccum.live.fingerprint import fingerprint
 from autoaccum.live.objects import LiveSubject, Objects
 from autoaccum.live.state import Snapshot, restore_all
+from autoaccum.parts import model_info
 from autoaccum.planning import find_plans
 from autoaccum.plans import Plan, rank_share
 from autoaccum.recipe import low_precision
 from autoaccum.records import Evidence, ModelInfo, Outcome, Request, Sample, Trial
 from autoaccum.solve import SPLITS
-from autoaccum.trial import Runner, model_info
+from autoaccum.trial import Runner
 from autoaccum.units import format_bytes, parse_budget, whole_number
 
 _LOG = logging.getLogger("autoaccum")
@@ -141,7 +142,12 @@ class LiveLab:
         self._subject = subject
         self._confirming = False
 
-    def run(self, trial: Trial, at_most: int | None = None) -> Sample:
+    @property
+    def gradient_bytes(self) -> int:
+        """Give the bytes of all gradients."""
+        return model_info(self._subject.parts()).gradient_bytes
+
+    def run(self, trial: Trial) -> Sample:
         """Run one trial; a confirming one without the count, if that takes time, once it has been counted."""
         number = len(self.samples) + 1
         slow = self._confirming and self._device.counts

@@ -17,19 +17,21 @@ from autoaccum.rehearsal.bands import band_for
 from autoaccum.rehearsal.cards import Card
 from autoaccum.rehearsal.constants import DEFAULT, Constant, constant_for
 from autoaccum.rehearsal.fitting import Fitting
+from autoaccum.rehearsal.foreseeing import foresee
 from autoaccum.rehearsal.stage import Stage
+from autoaccum.solve import candidates
 from autoaccum.units import MIB
 from autoaccum.watching import Silent
 
 _MOST_SECONDS = 60.0  # for one size, and then for all: a rehearsal must not cost more than it saves
 _LIBRARIES_BYTES = 256 * MIB  # that a process may come to hold after its context, for the code of libraries
 
-# Gives the largest micro-batch that is predicted to fit this budget on this device; None where none is.
-Rehearse = Callable[[Request, DeviceInfo, Budget], int | None]
+# Says what this request will need on this device.
+Rehearse = Callable[[Request, DeviceInfo, Budget], Prior]
 
 
-def predicted(request: Request, device: DeviceInfo, budget: Budget) -> int | None:
-    """Give the largest micro-batch that fits by a rehearsal, in a child that never touches the GPU."""
+def predicted(request: Request, device: DeviceInfo, budget: Budget) -> Prior:
+    """Rehearse the request in a child that never touches the GPU, and give what it saw."""
     card = Card(
         key=device.name,
         name=device.name,
@@ -40,10 +42,25 @@ def predicted(request: Request, device: DeviceInfo, budget: Budget) -> int | Non
     )
     seconds = min(request.timeout, _MOST_SECONDS)
     with Stage(request.workload, card, seed=request.seed, timeout_seconds=seconds, watcher=_Impatient()) as stage:
-        band = band_for(stage.traits(min(2, rank_share(request.target_batch, request.world_size))))
-        asked = replace(request, memory_budget=f"{budget.limit_bytes}B")
-        constant = _constant(device, constant_for(device.name, stage.environment()))
-        return Fitting(card, stage, asked, band, constant=constant).largest()
+        return foreseen(stage, card, request, device, budget)
+
+
+def foreseen(stage: Stage, card: Card, request: Request, device: DeviceInfo, budget: Budget) -> Prior:
+    """Give what is seen on a stage of the sizes that a plan for the request can use on the device."""
+    whole = rank_share(request.target_batch, request.world_size)
+    band = band_for(stage.traits(min(2, whole)))
+    asked = replace(request, memory_budget=f"{budget.limit_bytes}B")
+    constant = _constant(device, constant_for(device.name, stage.environment()))
+    start = Fitting(card, stage, asked, band, constant=constant).largest()
+    if start is None:
+        return Prior(start=None, words="nothing is predicted to fit")
+    return Prior(
+        start=start,
+        words=f"micro-batch {start} predicted to fit",
+        margin=band.high,
+        overhead_bytes=constant.high_bytes,
+        sizes=foresee(stage, candidates(whole, request.split), budget.limit_bytes - constant.typical_bytes),
+    )
 
 
 class _Impatient(Silent):
@@ -52,7 +69,7 @@ class _Impatient(Silent):
     def __init__(self) -> None:
         self._began = time.monotonic()
 
-    def trial_started(self, trial: Trial, at_most: int | None) -> None:
+    def trial_started(self, trial: Trial) -> None:
         """Look at the clock."""
         if time.monotonic() - self._began > _MOST_SECONDS:
             raise WorkloadError(f"it took more than {_MOST_SECONDS:g} s")
@@ -73,10 +90,9 @@ def prior(request: Request, device: DeviceInfo, budget: Budget, rehearse: Rehear
     if device.kind != "cuda" or not request.rehearse:
         return None
     try:
-        start = rehearse(request, device, budget)
+        found = rehearse(request, device, budget)
     except Exception as error:
         name = "" if isinstance(error, AutoaccumError) else f"{type(error).__name__}: "
         message = str(error).partition("\n")[0]
         return Prior(start=None, words=f"no rehearsal: {name}{message}")
-    fits = "nothing is predicted to fit" if start is None else f"micro-batch {start} predicted to fit"
-    return Prior(start=start, words=f"rehearsed on a virtual {device.name}: {fits}")
+    return replace(found, words=f"rehearsed on a virtual {device.name}: {found.words}")

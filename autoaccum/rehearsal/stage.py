@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -110,6 +111,15 @@ class Stage:
             self._seen[key] = sample
         return self._seen[key]
 
+    def runs_within(self, size: int, limit_bytes: int) -> bool:
+        """Whether a micro-batch runs where PyTorch may take no more than this; what it shows is not kept."""
+        overhead = self._lab.worker().ready.device.overhead_bytes
+        trial = replace(_trial(size, False, PLAIN), limit_bytes=limit_bytes + overhead, recorded=False)
+        sample = self._lab.time(trial).sample
+        if sample.outcome not in (Outcome.OK, Outcome.OOM):
+            raise WorkloadError(f"micro-batch {size} did not end as before: {sample.message}")
+        return sample.ok
+
     def environment(self) -> dict[str, object]:
         """Say what the sizes run on."""
         return self._lab.worker().ready.environment
@@ -141,4 +151,12 @@ def _where_values_are_zero() -> Iterator[None]:
 
 def _trial(size: int, alone: bool, knobs: Knobs) -> Trial:
     steps = 1 if alone else 2
-    return Trial(micro_batch=size, accumulation_steps=steps, updates=_UPDATES, phase="rehearse", anew=True, knobs=knobs)
+    return Trial(
+        micro_batch=size,
+        accumulation_steps=steps,
+        updates=_UPDATES,
+        phase="rehearse",
+        anew=True,
+        recorded=True,
+        knobs=knobs,
+    )

@@ -15,6 +15,7 @@ from autoaccum.plans import Plan
 from autoaccum.records import (
     Bracket,
     Budget,
+    Certificate,
     DeviceInfo,
     Evidence,
     MemoryModel,
@@ -69,6 +70,7 @@ class Report(Record):
     warnings: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()  # what the plan means for the recipe, and what it costs
     request: Request | None = None  # as asked, so that the run can be continued
+    certificate: Certificate | None = None  # why no plan with fewer steps fits, as far as the search saw
     prior: Prior | None = None  # what was expected before the first trial, where the workload was rehearsed
     folder: Path | None = field(default=None, compare=False, metadata={"transient": True})  # where it is written
 

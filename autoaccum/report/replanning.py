@@ -129,7 +129,11 @@ def _basis(plan: Plan, past: Past, limit_bytes: int, searched: bool) -> tuple[st
     if ran:
         larger = max(sample.micro_batch for sample in ran)
         return "below", error, f"micro-batch {size} {how}, and is smaller than {larger}, which ran as training is{off}"
-    return "predicted", error, f"predicted: micro-batch {size} {how}, nor anything larger{off}; probe to be sure"
+    return (
+        "predicted",
+        error,
+        f"predicted: micro-batch {size} {how}, nor anything larger within this budget{off}; probe to be sure",
+    )
 
 
 def _budget(device: DeviceInfo, before: Budget, asked: str | int | None) -> tuple[Budget, tuple[str, ...]]:

@@ -128,6 +128,8 @@ def facts(report: Report) -> list[tuple[str, str]]:
         found.append(("options", _asked(report)))
     if report.prior is not None:
         found.append(("rehearsal", report.prior.words))
+    if report.certificate is not None:
+        found.append(("search", report.certificate.words))
     found += list(report.environment.items())
     return [(name, str(value)) for name, value in found if value not in (None, "")]
 

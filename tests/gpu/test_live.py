@@ -174,7 +174,7 @@ def test_everything_is_as_before_when_a_trial_is_broken_off(run_live: RunLive, h
 
         def breaking(model, batch):
             value = loss(model, batch)
-            if len(batch[0]) == 64:
+            if len(batch[0]) >= 8:
                 {how}
             return value
 

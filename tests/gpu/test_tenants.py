@@ -42,7 +42,7 @@ def test_a_tenant_that_grows_in_the_middle_of_the_search_is_adapted_to(
     path = workload(
         """
         def loss(model, batch):
-            if len(batch) == 8: control.set_other_bytes(1 << 30)
+            if len(batch) >= 8: control.set_other_bytes(1 << 30)
             return forward(model, batch)
         """,
         base=WIDE,
@@ -86,7 +86,7 @@ def test_a_tenant_that_takes_nearly_everything_leaves_one_line_and_the_samples(
     path = workload(
         f"""
         def loss(model, batch):
-            if len(batch) == 8: control.set_other_bytes((2 << 30) - (256 << 20) - {left})  # but for the context
+            if len(batch) >= 8: control.set_other_bytes((2 << 30) - (256 << 20) - {left})  # but for the context
             return forward(model, batch)
         """,
         base=WIDE,
@@ -96,7 +96,7 @@ def test_a_tenant_that_takes_nearly_everything_leaves_one_line_and_the_samples(
 
     assert ran.code == code
     assert told in ran.error
-    assert [s["micro_batch"] for s in ran.report["samples"] if s["outcome"] == "ok"][:2] == [2, 4]
+    assert [s["micro_batch"] for s in ran.report["samples"] if s["outcome"] == "ok"][:1] == [2]
     assert ran.report["plan"] is None
 
 
