@@ -6,6 +6,7 @@
 # And for those who change what runs on a GPU:
 #   make test-gpu   installs a CUDA build of torch into .venv-gpu and runs the tests marked gpu on the virtual GPU,
 #                   and on the real one where there is one
+#   make bench-search   measures the search beside other tools, on the virtual GPU and on the CPU
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -21,7 +22,7 @@ GPU_NEEDS := numpy filelock typing-extensions sympy networkx jinja2 fsspec setup
 
 GPU_PIP := $(GPU_BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: probe rehearse test test-gpu lint clean
+.PHONY: probe rehearse test test-gpu bench-search lint clean
 
 probe: $(VENV)/.installed
 	$(BIN)/autoaccum probe examples/gpt.py --target-batch 64 --memory-budget 1GiB
@@ -31,6 +32,11 @@ rehearse: $(GPU_VENV)/.installed
 
 test: lint
 	$(BIN)/python -m pytest -m "not gpu" --durations 10 --numprocesses 2 --dist worksteal
+
+# Needs a GPU no more than the tests do; about half an hour on two cores.
+bench-search: $(GPU_VENV)/.installed
+	$(GPU_PIP) --constraint constraints.txt accelerate pytorch-lightning toma matplotlib
+	$(GPU_BIN)/python -m benchmarks.search
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
