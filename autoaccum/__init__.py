@@ -5,8 +5,8 @@ One straight line, a room for each step:
     workload.py   the user's file, and what a batch is (batch.py)
     device/       what differs between machines: describe, limit, meter
     virtual/      a GPU that is not there: CUDA's memory, to the byte, on any Linux machine
-    trial.py      real updates at one size give one Sample; oom.py knows every out-of-memory
-    subject.py    what a trial trains, built from the file, and as it would be with alterations/
+    trial.py      real updates at one size give one Sample; oom.py knows every out-of-memory, looking.py what was needed
+    subject.py    what a trial trains (parts.py), built from the file, and as it would be with alterations/
     worker.py     the child process that runs trials; isolate.py is the parent's side of it (and pipes.py)
     lab.py        one worker after another: a Sample for every Trial
     search.py     which size to try next, and when to stop; expectation.py bounds what a size will need

@@ -22,7 +22,7 @@ from autoaccum.records import Foreseen, Outcome, Prior, Sample
 
 TOO_LARGE = (Outcome.OOM, Outcome.KILLED, Outcome.TIMED_OUT)
 _APART = 1.5  # times the smaller size, from which on two sizes tell the slope
-# Shares of the tensors that come and go. As found on recorded curves: see results/search.
+# Shares of the tensors that come and go. Chosen by hand on the cases of benchmarks/search, none held out.
 _LEAST = 0.02  # what any size needs besides its live tensors
 _BELOW = 0.05  # what a size may need less than all before it
 _ABOVE, _ABOVE_DOUBLED = 0.010, 0.045  # what it may need more than the largest before it, and with every doubling

@@ -1,11 +1,12 @@
 """What a size cannot do without, from the history of CUDA's allocator while an update runs.
 
 The peak of reserved memory says what the allocator took where nothing pressed it. Near the limit it gets along with
-less: it gives unused segments back to the driver, and a convolution does without its workspace. So two figures are
-read off the history besides, both of the time outside of the optimizer's step:
+less: it gives unused segments back to the driver, and a convolution does without its workspace. So three figures
+are read off the history besides, all of the time outside of the optimizer's step:
 
     firm    the live tensors at their most, without scratch: blocks that are given back before anything else is
             asked for. Less than this no layout can do with, and it grows along a line with the size.
+    scratch what was live besides at the most, in such blocks.
     held    the segments that hold anything but scratch, at their most: what could not be given back.
 """
 
